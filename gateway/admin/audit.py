@@ -23,7 +23,7 @@ from gateway.admin.api_keys import ANONYMOUS, Caller
 from gateway.admin.auth import Admin
 from gateway.admin.errors import query_redis
 from gateway.admin.redaction import redacted_body, redacted_query
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 
 Json = dict[str, Any]
 
@@ -44,7 +44,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 class RedisLog:
     """A stream that all gateways of a Redis share. Entries are queued while Redis is away."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BoundedRedis) -> None:
         self._store = store
 
     async def write(self, line: bytes) -> None:

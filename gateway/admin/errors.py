@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from gateway.dry_run.recording import NoRecordingError, RecordingError
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, StoreError
 from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused
 from gateway.supervision.control_plane import ControlPlane
@@ -163,14 +163,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> HTTPException:
     return HTTPException(404, f"there is no {kind} '{name}'; there are {', '.join(known) or 'none'}")
 
 
-def store_of(control: ControlPlane, contents: str) -> Store:
+def store_of(control: ControlPlane, contents: str) -> BoundedRedis:
     """Raises: HTTPException, which names the `contents` that a gateway without Redis does not store."""
     if control.store is None:
         raise HTTPException(503, f"this gateway has no Redis (--redis), so it keeps no {contents}")
     return control.store
 
 
-async def query_redis(store: Store, *commands: Command) -> list[Any]:
+async def query_redis(store: BoundedRedis, *commands: Command) -> list[Any]:
     """Redis' replies to commands.
 
     Raises: StoreError; HTTPException where Redis refuses one.

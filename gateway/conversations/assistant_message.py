@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.protocol.llm.canonical import EngineFailed, Event, Message, Text, TextDelta, ToolCall, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import (
+    EngineFailed,
+    Event,
+    Message,
+    Text,
+    TextDelta,
+    TokenUsage,
+    ToolCall,
+    ToolCallDelta,
+)
 from gateway.protocol.llm.translation import ReplyWriter
 
 
@@ -14,7 +23,7 @@ class AssistantMessage:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._calls: dict[int, list[str]] = {}  # position -> id, name, arguments
-        self.used: Used | None = None
+        self.used: TokenUsage | None = None
         self.has_failed = False
 
     def record(self, events: Sequence[Event]) -> None:
@@ -27,7 +36,7 @@ class AssistantMessage:
             elif isinstance(event, ToolCallDelta):
                 if event.index == 0:
                     self._add_call(event)
-            elif isinstance(event, Used):
+            elif isinstance(event, TokenUsage):
                 self.used = event
             elif isinstance(event, EngineFailed):
                 self.has_failed = True

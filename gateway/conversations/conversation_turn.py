@@ -33,7 +33,7 @@ from gateway.conversations.turns import (
     written_system,
 )
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Generation, Message, Text, Used
+from gateway.protocol.llm.canonical import Generation, Message, Text, TokenUsage
 from gateway.protocol.llm.chat_request import written_message
 from gateway.redis.command import Command, StoreError
 
@@ -185,7 +185,7 @@ class ConversationTurn:
         )
         return self._conversation.writing(exchange, self._spec, now)
 
-    def _counted(self, new: Sequence[Message], used: Used | None) -> tuple[list[int], bool]:
+    def _counted(self, new: Sequence[Message], used: TokenUsage | None) -> tuple[list[int], bool]:
         """Returns: the tokens of each new message, and whether they are estimates. Engines count a prompt as a whole,
         so the count beyond the stored turns is divided by message length."""
         estimates = [estimated_tokens(message) for message in new]

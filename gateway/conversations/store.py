@@ -26,7 +26,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message
 from gateway.protocol.sequence import bounded
 from gateway.redis.address import RedisTopology
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 
 # KEYS: the hash, the list. Returns the hash's epoch, revision, dropped and system, and all turns.
@@ -137,7 +137,7 @@ class StoredConversation:
 class Conversation:
     """A session's conversation. Every method raises StoreError if Redis does not answer within `patience` seconds."""
 
-    def __init__(self, store: Store, session: str, tenant: str = "", *, patience: float = 0.05) -> None:
+    def __init__(self, store: BoundedRedis, session: str, tenant: str = "", *, patience: float = 0.05) -> None:
         self._store = store
         self._session = session = bounded(session)
         self._tenant = tenant
@@ -208,7 +208,9 @@ class Conversation:
         return bool(count)
 
 
-async def list_conversations(store: Store, cursor: int, limit: int, *, patience: float) -> tuple[list[Json], int]:
+async def list_conversations(
+    store: BoundedRedis, cursor: int, limit: int, *, patience: float
+) -> tuple[list[Json], int]:
     """About `limit` conversations and the cursor for more, 0 at the end. As with SCAN, one that exists throughout is
     returned at least once.
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from gateway.events.event_types import Item, read_item, write_item
 from gateway.net.backoff import Backoff
-from gateway.redis.bounded_client import Store, end
+from gateway.redis.bounded_client import BoundedRedis, end
 from gateway.redis.command import Command, Script, StoreError
 
 _log = logging.getLogger("gateway.events")
@@ -67,7 +67,7 @@ _START = StreamEntry()
 class EventBus:
     """Publishes and receives events from `start` until `close`, through the caller's `store`."""
 
-    def __init__(self, store: Store, *, is_quiet: bool = False) -> None:
+    def __init__(self, store: BoundedRedis, *, is_quiet: bool = False) -> None:
         """`is_quiet` leaves it to another process to log gaps."""
         self._store = store
         self.sender = secrets.token_hex(6)  # a process does not receive its own events

@@ -13,7 +13,7 @@ from time import time
 from typing import Any
 
 from gateway.experiments.runs import RunState, read_state, write_state
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 
 _log = logging.getLogger("pointsman")
@@ -251,7 +251,7 @@ class RedisCoordination:
     reports; `lease`: how long leadership lasts without renewal; both in seconds. The caller owns the store.
     """
 
-    def __init__(self, store: Store, me: str, *, tick: float = 5.0, lease: float | None = None) -> None:
+    def __init__(self, store: BoundedRedis, me: str, *, tick: float = 5.0, lease: float | None = None) -> None:
         self.me = me
         self._store = store
         self._lease_ms = int(1000 * (lease if lease is not None else max(_LEASE_SECONDS, _LEASE_TICKS * tick)))

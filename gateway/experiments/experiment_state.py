@@ -12,7 +12,7 @@ from gateway.experiments.coordination import CountReport, Json
 from gateway.experiments.evaluation import Evaluation, judge, unmeasured
 from gateway.experiments.evidence import Evidence, TimeSeries, read_counts
 from gateway.experiments.fuse import ArmPace, Fuse, FuseTripped, Stall, StalledArm, outcome_counts
-from gateway.experiments.ramp_policy import Action, Exposure, RampVerb, decide
+from gateway.experiments.ramp_policy import Exposure, RampAction, RampVerb, decide
 from gateway.experiments.runs import RunState, weights_of
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 
@@ -48,7 +48,7 @@ class ExperimentState:
         self.series = TimeSeries()
         self.evaluation: Evaluation | None = None
         self._evaluated_revision = 0  # the evidence's revision
-        self.action = Action(RampVerb.REST)
+        self.action = RampAction(RampVerb.REST)
         self.leader_json: Json = {}  # the leader's evaluation, if another gateway leads
         self.has_read = False  # whether the earlier leader's evidence is loaded
         self.tail: list[Json] = []  # points that are not stored with the series yet
@@ -148,16 +148,16 @@ class ExperimentState:
 
     # Decisions
 
-    def fuse_action(self, now: float) -> Action:
+    def fuse_action(self, now: float) -> RampAction:
         """The action between ticks: only a tripped fuse counts."""
         if self.state is None or self.spec.ramp is None or not self.is_live:
-            return Action(RampVerb.REST)
+            return RampAction(RampVerb.REST)
         tripped = self._fuse.tripped(now)
         if tripped is None:
-            return Action(RampVerb.REST)
+            return RampAction(RampVerb.REST)
         return decide(self.spec.ramp, self.state, Exposure(0, tripped=tripped), now)
 
-    def judge(self, now: float) -> Action:
+    def judge(self, now: float) -> RampAction:
         """Evaluate the evidence. Returns: the ramp's next action."""
         assert self.state is not None
         if self.evaluation is None or self._evaluated_revision != self.evidence.revision:
@@ -166,12 +166,12 @@ class ExperimentState:
         self.action = self._next(self.state, self.evaluation, now)
         return self.action
 
-    def _next(self, state: RunState, evaluation: Evaluation, now: float) -> Action:
+    def _next(self, state: RunState, evaluation: Evaluation, now: float) -> RampAction:
         if self.spec.ramp is None:
             breaches = evaluation.breaches()
             if self.spec.bandit is not None and state.status.is_live and breaches:
-                return Action(RampVerb.ROLL_BACK, "; ".join(breaches))
-            return Action(RampVerb.REST)
+                return RampAction(RampVerb.ROLL_BACK, "; ".join(breaches))
+            return RampAction(RampVerb.REST)
         arm = self.spec.ramp.arm
         seen = Exposure(
             self.evidence.requests(arm),

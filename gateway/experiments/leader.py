@@ -13,7 +13,7 @@ from gateway.experiments import runs
 from gateway.experiments.coordination import Coordination, CoordinationState, Json
 from gateway.experiments.evidence import MAX_PERIODS, Evidence, TimeSeries
 from gateway.experiments.experiment_state import ExperimentState
-from gateway.experiments.ramp_policy import Action, RampVerb, is_due, update_shares
+from gateway.experiments.ramp_policy import RampAction, RampVerb, is_due, update_shares
 from gateway.experiments.runs import ITSELF, RunState, RunStatus, are_same, weights_of
 from gateway.experiments.serialization import chart_point_json, evidence_json, experiment_json
 from gateway.redis.command import StoreError
@@ -210,7 +210,7 @@ class Leader:
 
     # Acting
 
-    async def _act(self, experiment: ExperimentState, action: Action, now: float) -> None:
+    async def _act(self, experiment: ExperimentState, action: RampAction, now: float) -> None:
         assert experiment.state is not None
         state, reason = experiment.state, action.reason
         match action.verb:

@@ -74,14 +74,14 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RampAction:
     """The action and its reason, or what it waits for."""
 
     verb: RampVerb
     reason: str = ""
 
 
-def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Action:
+def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> RampAction:
     """The next action, the first that applies:
 
     1. rest, if no ramp runs; 2. roll back, if the fuse has tripped or a guardrail is breached, even while the ramp is
@@ -92,19 +92,19 @@ def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Actio
     5. advance. A guardrail need not be cleared yet, because more exposure is what clears it.
     """
     if not state.status.is_live:
-        return Action(RampVerb.REST)
+        return RampAction(RampVerb.REST)
     if seen.tripped is not None:
-        return Action(RampVerb.ROLL_BACK, f"the fuse has blown: {seen.tripped}")
+        return RampAction(RampVerb.ROLL_BACK, f"the fuse has blown: {seen.tripped}")
     if seen.breaches:
-        return Action(RampVerb.ROLL_BACK, "; ".join(seen.breaches))
+        return RampAction(RampVerb.ROLL_BACK, "; ".join(seen.breaches))
     if waits := _waits_for(ramp, state, seen, now):
-        return Action(RampVerb.WAIT, waits)
+        return RampAction(RampVerb.WAIT, waits)
     did = (
         f"{seen.requests} requests in {now - state.since:.0f} s at {_percent(ramp, state.step)}, no guardrail breached"
     )
     if state.step >= len(ramp.steps):
-        return Action(RampVerb.FINISH, did)
-    return Action(RampVerb.ADVANCE, did)
+        return RampAction(RampVerb.FINISH, did)
+    return RampAction(RampVerb.ADVANCE, did)
 
 
 def _waits_for(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> str:

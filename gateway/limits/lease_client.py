@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.limits.account import Account, QueuedRequest
 from gateway.limits.local_allowance import LocalAllowance
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 
 # A worker's slots expire after this time without renewal.
@@ -149,7 +149,7 @@ _MAX_PIPELINES = 2  # at the same time
 class LeaseClient:
     """One worker, as Redis knows it. `counted` is called with the number of workers."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], counted: Callable[[int], None]) -> None:
+    def __init__(self, store: BoundedRedis, clock: Callable[[], float], counted: Callable[[int], None]) -> None:
         self.store = store
         self._clock = clock
         self._counted = counted

@@ -24,7 +24,7 @@ from gateway.limits.limit import Limit
 from gateway.limits.limit_key import LimitedRequest
 from gateway.limits.local_allowance import AdmissionCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 
 # A reply that arrived in time may be a few turns of the event loop away, and in a busy loop one turn takes as long as
 # the deadline.
@@ -193,7 +193,9 @@ class Limiter:
     """All limits of one worker. `num_workers` share them until Redis reports another number; `store` is None without
     Redis."""
 
-    def __init__(self, num_workers: int, store: Store | None = None, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, num_workers: int, store: BoundedRedis | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
         self.num_workers = num_workers
         self._clock = clock
         self._limits: dict[str, Limit] = {}

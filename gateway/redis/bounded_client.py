@@ -49,7 +49,7 @@ class StoreCounts:
     seconds: float = 0.0  # of all calls that were answered
 
 
-class Store:
+class BoundedRedis:
     """One Redis, as one process uses it. `deadline` is the default timeout of `call`, in seconds."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Store:
     def __repr__(self) -> str:
         state = "left alone" if not self._breaker.is_closed else "answers"
         queued = len(self._queue) + len(self._batch)
-        return f"<Store {self.address}: {state}, {queued} queued, {len(self._tasks)} under way>"
+        return f"<BoundedRedis {self.address}: {state}, {queued} queued, {len(self._tasks)} under way>"
 
     @property
     def is_available(self) -> bool:

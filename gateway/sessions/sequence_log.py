@@ -17,7 +17,7 @@ from gateway.redis.command import Script, StoreError
 from gateway.sessions.session import flat, inputs_key, place_field, session_key
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
-    from gateway.redis.bounded_client import Store
+    from gateway.redis.bounded_client import BoundedRedis
 
 
 _MAX_BYTES = 64 * 1024 * 1024
@@ -28,7 +28,7 @@ _SEVERAL_WORKERS = "a gateway of several workers keeps none without Redis"
 _TOO_MUCH = f"without Redis a worker keeps {_MAX_SEQUENCES} sequences and {_MAX_BYTES} bytes, and others came later"
 
 
-class Sent(Enum):
+class InputProtocol(Enum):
     """The protocol by which an input was sent."""
 
     REST = "rest"
@@ -50,7 +50,7 @@ class Input:
     """A request to an engine without client data: `path` is a REST target or a gRPC method, `fields` are the header
     fields that describe `body`. For gRPC the body is the message without its prefix, uncompressed."""
 
-    way: Sent
+    way: InputProtocol
     path: bytes
     fields: tuple[tuple[bytes, bytes], ...]
     body: bytes
@@ -68,7 +68,7 @@ class Input:
         way, _, path = first.partition(b" ")
         fields = [line.partition(b": ")[::2] for line in lines]
         try:
-            return cls(Sent(way.decode()), path, tuple(fields), body)
+            return cls(InputProtocol(way.decode()), path, tuple(fields), body)
         except ValueError as error:
             raise ReplayUnavailableError("what is kept of its inputs cannot be read") from error
 
@@ -307,7 +307,7 @@ class RedisSequenceLog:
     """
 
     def __init__(
-        self, store: Store, loop: asyncio.AbstractEventLoop, placed: Callable[[Sequence, object], None]
+        self, store: BoundedRedis, loop: asyncio.AbstractEventLoop, placed: Callable[[Sequence, object], None]
     ) -> None:
         self._store = store
         self._loop = loop

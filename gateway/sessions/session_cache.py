@@ -20,7 +20,7 @@ from gateway.redis.command import Command, Script, StoreError
 from gateway.sessions.session import Session, arm_field, flat, place_field, session_key
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
-    from gateway.redis.bounded_client import Store
+    from gateway.redis.bounded_client import BoundedRedis
 
 
 class LruSessions:
@@ -117,7 +117,7 @@ class SessionCache:
 
     def __init__(
         self,
-        store: Store | None,
+        store: BoundedRedis | None,
         loop: asyncio.AbstractEventLoop,
         *,
         ttl: float = 3600.0,

@@ -17,7 +17,7 @@ from gateway.dataplane.dispatch.http2 import convert
 from gateway.dataplane.dispatch.model_in_body import serve_model
 from gateway.dataplane.dispatch.rest import serve_target
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
-from gateway.dataplane.grpc.message_body import WholeMessage
+from gateway.dataplane.grpc.message_body import CompleteMessage
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import read_names
@@ -156,7 +156,7 @@ class _GrpcCall(_CandidateCall):
         plan = CallPlan(fields, plane.snapshot, plane.settings)
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
         message = self._capture.request
-        whole = WholeMessage(framed(message), read_names(message, 0, len(message)))
+        whole = CompleteMessage(framed(message), read_names(message, 0, len(message)))
         target, stream = plan.target(self._route_target), self._stream
         if self._route_target.engine.speaks_grpc:
             stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)

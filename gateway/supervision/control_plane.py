@@ -18,7 +18,7 @@ from gateway.experiments.coordination import LocalCoordination, RedisCoordinatio
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.decision_feed import DecisionFeed
@@ -54,7 +54,7 @@ class ControlPlane:
         self.book = book
         self._settings = settings
         address, self._embedded_redis = redis_of(settings)
-        self.store = Store(address) if address is not None else None
+        self.store = BoundedRedis(address) if address is not None else None
         self._prober = Prober(self._health_changed)
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number

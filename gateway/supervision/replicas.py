@@ -21,7 +21,7 @@ from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, Item, RulesActivated
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
-from gateway.redis.bounded_client import Store, end
+from gateway.redis.bounded_client import BoundedRedis, end
 from gateway.redis.command import Script, StoreError
 from gateway.supervision.drains import DrainedSince, Drains, Key
 
@@ -82,7 +82,7 @@ class Replicas:
         self._rules = ("", 0, "")
         self._conditions: Mapping[Key, Readiness] = {}
         self._others: tuple[Replica, ...] = ()
-        self._store: Store | None = None
+        self._store: BoundedRedis | None = None
         self._events: EventBus | None = None
         self._refused = ""  # why drained endpoints could not be written or read, last time
         self._heartbeats: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class Replicas:
         self._rules = (digest, number, base)
         if self._address is None:
             return
-        self._store = Store(self._address, deadline=_CALL_SECONDS)
+        self._store = BoundedRedis(self._address, deadline=_CALL_SECONDS)
         self._events = events = EventBus(self._store)
         events.subscribe(RulesActivated, self._rules_received)
         events.subscribe(ConditionChanged, lambda item: self._listeners.condition_changed((item.engine, item.url)))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 from gateway.rule_versions.version import RulesRefused, Version, placed, read_version
 from gateway.supervision.rulebook import Rulebook
@@ -58,7 +58,7 @@ class SharedRules:
 class RuleSharing:
     """Writes and reads the shared rules; without a store it does nothing."""
 
-    def __init__(self, book: Rulebook, store: Store | None, name: str) -> None:
+    def __init__(self, book: Rulebook, store: BoundedRedis | None, name: str) -> None:
         self._book = book
         self._store = store
         self._name = name

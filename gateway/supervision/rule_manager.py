@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.config.specs import RulesSpec
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.version import Version
 from gateway.supervision.replicas import Replica, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
@@ -23,7 +23,7 @@ class RuleManager:
         self,
         book: Rulebook,
         replicas: Replicas,
-        store: Store | None,
+        store: BoundedRedis | None,
         use_rules: Callable[[RulesSpec, int], None],
         settle: Callable[[], Awaitable[None]],
     ) -> None:

@@ -27,7 +27,7 @@ from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 
 _log = logging.getLogger("gateway.worker")
 
@@ -151,11 +151,11 @@ class Worker(ControlledProcess):
             self._ratings.pop(token, None)
 
 
-def _redis(start: messages.Start) -> tuple[Store | None, EventBus | None]:
+def _redis(start: messages.Start) -> tuple[BoundedRedis | None, EventBus | None]:
     """The worker's Redis; its outages are logged by the control process, which uses the same one."""
     if start.redis is None:
         return None, None
-    store = Store(start.redis, deadline=start.settings.redis_deadline, is_quiet=True)
+    store = BoundedRedis(start.redis, deadline=start.settings.redis_deadline, is_quiet=True)
     return store, EventBus(store, is_quiet=True)
 
 

@@ -56,13 +56,13 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Invalid:
     """What could not be read and is reported already: readers pass over it in silence."""
 
     location: Location
 
 
-Node = Scalar | Items | Map | Broken
+Node = Scalar | Items | Map | Invalid
 
 
 def describe(node: Node) -> str:
@@ -79,7 +79,7 @@ def describe(node: Node) -> str:
 
 
 def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: list[Problem]) -> Node:
-    """Parse one YAML document; findings go to `problems`, and invalid parts become `Broken`."""
+    """Parse one YAML document; findings go to `problems`, and invalid parts become `Invalid`."""
     start = Location(file, 1, 1)
     try:
         _check_depth(text)
@@ -93,7 +93,7 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: li
         problems.append(Problem(place, f"not YAML: {_sentence(error)}"))
     except yaml.reader.ReaderError as error:
         problems.append(Problem(start, f"not YAML: {error.reason}"))
-    return Broken(start)
+    return Invalid(start)
 
 
 def substitute(text: str, environment: Mapping[str, str]) -> str:
@@ -200,13 +200,13 @@ class _Conversion:
         for one in maps:
             if isinstance(one, Map):
                 merged = dict(one.entries) | merged
-            elif not isinstance(one, Broken):
+            elif not isinstance(one, Invalid):
                 self._problems.append(Problem(place, f"'<<' takes a map or a list of maps, found {describe(one)}"))
         return merged
 
-    def _broken(self, place: Location, message: str) -> Broken:
+    def _broken(self, place: Location, message: str) -> Invalid:
         self._problems.append(Problem(place, message))
-        return Broken(place)
+        return Invalid(place)
 
     def _place(self, node: yaml.Node) -> Location:
         mark = node.start_mark

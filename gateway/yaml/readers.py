@@ -13,7 +13,7 @@ from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gateway.yaml import values
-from gateway.yaml.nodes import Broken, Items, Map, Node, Scalar, describe
+from gateway.yaml.nodes import Invalid, Items, Map, Node, Scalar, describe
 from gateway.yaml.problems import Location, Problem, Severity, nearest, suggest
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ def keyed(parse_key: Callable[[str], str], item: Reader[T]) -> Reader[dict[str, 
 
 def expected(node: Node, what: str, reading: Reading) -> None:
     """Report an unexpected node; broken ones are already reported."""
-    if not isinstance(node, Broken):
+    if not isinstance(node, Invalid):
         reading.error(node.location, f"expected {what}, found {describe(node)}")
 
 

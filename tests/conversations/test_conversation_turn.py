@@ -10,9 +10,17 @@ from gateway.config.specs import HistorySpec
 from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Message, TextDelta, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import (
+    EngineFailed,
+    Event,
+    Generation,
+    Message,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+)
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from tests.conversations.making import said, system, user
 from tests.support.redis_server import RedisServer
 
@@ -21,7 +29,7 @@ Begin = Callable[..., Conversation]
 
 def play(server: RedisServer, scene: Callable[[Conversation], Awaitable[None]]) -> None:
     async def whole() -> None:
-        store = Store(read_address(server.url), deadline=5.0)
+        store = BoundedRedis(read_address(server.url), deadline=5.0)
         try:
             await scene(Conversation(store, "s", patience=5.0))
         finally:
@@ -48,8 +56,8 @@ def test_tokens_are_the_engines(redis_server: RedisServer) -> None:
     it."""
 
     async def scene(kept_in: Conversation) -> None:
-        await talk(kept_in, user("a"), events=[TextDelta("b"), Used(10, 3)])
-        await talk(kept_in, user("c"), user("d" * 36), events=[TextDelta("e"), Used(33, 4)])
+        await talk(kept_in, user("a"), events=[TextDelta("b"), TokenUsage(10, 3)])
+        await talk(kept_in, user("c"), user("d" * 36), events=[TextDelta("e"), TokenUsage(33, 4)])
         assert counts((await kept_in.read()).turns) == [
             ("user", 10, False),
             ("assistant", 3, False),
@@ -61,7 +69,7 @@ def test_tokens_are_the_engines(redis_server: RedisServer) -> None:
     play(redis_server, scene)
 
 
-@pytest.mark.parametrize("used", [[], [Used()], [Used(prompt=2)]])
+@pytest.mark.parametrize("used", [[], [TokenUsage()], [TokenUsage(prompt=2)]])
 def test_else_they_are_estimated(redis_server: RedisServer, used: list[Event]) -> None:
     """If the engine counts nothing, or less than what is stored, four bytes count as a token, and turns are marked as
     estimated."""

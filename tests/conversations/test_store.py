@@ -14,7 +14,7 @@ from gateway.conversations.store import Conversation, TurnRecord, conversation_i
 from gateway.conversations.turns import Turn, num_dropped, written
 from gateway.protocol.llm.canonical import Message
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import StoreError
 from tests.conversations.making import calls, result, said, system, turn, user
 from tests.support.redis_server import RedisServer, cluster
@@ -23,11 +23,11 @@ WIDE = HistorySpec(100, 8000, 1_000_000)
 PATIENCE = 5.0
 
 
-def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None:
+def play(server: RedisServer, scene: Callable[[BoundedRedis], Awaitable[None]]) -> None:
     """Run a scene with a store of its own, as a worker has."""
 
     async def whole() -> None:
-        store = Store(read_address(server.url), deadline=PATIENCE)
+        store = BoundedRedis(read_address(server.url), deadline=PATIENCE)
         try:
             await scene(store)
         finally:
@@ -53,7 +53,7 @@ def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
     answered = Turn(calls("c1", "clock", '{"in":"Paris"}'), 7, 1_700_000_001, False, "vllm", "blue")
     told = TurnRecord((turn(user("what time?"), 4), answered), (system("be kind"),))
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert await Conversation(store, "s", patience=PATIENCE).read() == NOTHING
         assert await write(Conversation(store, "s", patience=PATIENCE), told) == "kept"
         kept = await Conversation(store, "s", patience=PATIENCE).read()
@@ -66,7 +66,7 @@ def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
 def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServer) -> None:
     """Concurrent requests of one session that have read the same turns do not interleave, and both are stored."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."))
         read = await talk.read()
@@ -82,7 +82,7 @@ def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServe
 def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None:
     """A replacement by a client is discarded if another exchange was stored after the client's request began."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."))
         read = await talk.read()
@@ -101,7 +101,7 @@ def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None
 def test_what_is_deleted_stays_deleted(redis_server: RedisServer) -> None:
     """A request in flight while its conversation is deleted restores nothing of it."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."))
         read = await talk.read()
@@ -121,7 +121,7 @@ def test_tenants_have_their_own(redis_server: RedisServer) -> None:
     ids = {conversation_id(*who) for who in [("s", ""), ("s", "a"), ("s", "b"), ("as", ""), ("a", "s"), ("", "as")]}
     assert len(ids) == 6
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await write(Conversation(store, "s", "a", patience=PATIENCE), exchange("a?", "a."))
         assert await Conversation(store, "s", "b", patience=PATIENCE).read() == NOTHING
 
@@ -131,7 +131,7 @@ def test_tenants_have_their_own(redis_server: RedisServer) -> None:
 def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
     """A conversation expires as a whole, `ttl` after its last exchange."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."), HistorySpec(ttl=100))
         await write(talk, exchange("b?", "b."), HistorySpec(ttl=50))
@@ -148,7 +148,7 @@ def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
 def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -> None:
     """If Redis has evicted the turns, or the counts, the conversation restarts with correct counts."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         client = redis_server.client
         talk = Conversation(store, "s", patience=PATIENCE)
         for suffix in ("}", "}:turns"):
@@ -169,7 +169,7 @@ def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -
 def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
     """A key of another type, or turns in a foreign format, are treated as a Redis that does not answer."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."))
         client = redis_server.client
@@ -187,7 +187,7 @@ def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
 def test_all_are_listed(redis_server: RedisServer) -> None:
     """A list of conversations comes in pages, with the facts that operators need; other keys are left out."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         redis_server.client.set("pointsman:1:session:{x}", "1")
         for number in range(25):
             await write(Conversation(store, f"s{number}", "acme", patience=PATIENCE), exchange("a?", "a."))
@@ -209,7 +209,7 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
 
         async def scene() -> None:
             url = f"redis+cluster://127.0.0.1:{servers[0].port}"
-            store = Store(read_address(url), deadline=PATIENCE)
+            store = BoundedRedis(read_address(url), deadline=PATIENCE)
             try:
                 for number in range(8):
                     talk = Conversation(store, f"s{number}", patience=PATIENCE)
@@ -239,7 +239,7 @@ def test_what_no_gateway_has_written_is_told_so(
 ) -> None:
     """Reading a malformed conversation raises an error; the list of all conversations still has the others."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "broken", patience=PATIENCE)
         redis_server.client.hset(talk.key, mapping={"epoch": "e", **fields})
         if turns:
@@ -276,7 +276,7 @@ def test_redis_trims_as_python_does(
     """The script drops as many turns as `num_dropped`, after each write, and counts the rest."""
     redis_process.client.flushall()
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         expected: list[Turn] = []
         for messages, tokens in exchanges:

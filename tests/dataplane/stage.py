@@ -14,7 +14,7 @@ from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.http1_server import Http1ServerConnection
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
 DEADLINE = 30.0
@@ -223,7 +223,12 @@ def load(text: str, tmp_path: Any) -> Any:
 
 @asynccontextmanager
 async def stage(
-    text: str, tmp_path: Any, *, limits: dict[str, Any] | None = None, store: Store | None = None, **settings: Any
+    text: str,
+    tmp_path: Any,
+    *,
+    limits: dict[str, Any] | None = None,
+    store: BoundedRedis | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Stage]:
     """The data plane under these rules. When a test ends, nothing may remain: no request counted in flight, no
     deadline, no connection, no error reported to the event loop."""

@@ -20,7 +20,7 @@ from tests.dataplane.generating import (
 from tests.dataplane.stage import OK, Engine, Heard, Reply, get, post, rules, run, stage
 from tests.dataplane.test_failures import gone
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 ASKS = "X-Pointsman-Timing: 1"
 INFER = "/v2/models/m/infer"
 
@@ -31,7 +31,7 @@ def phases(reply: Reply) -> dict[str, float]:
     return {name: float(told.removeprefix("dur=")) for name, told, *_ in metrics}
 
 
-async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+async def slow(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
     await asyncio.sleep(0.05)
     writer.write(OK)
 

@@ -33,7 +33,7 @@ from tests.dataplane.generating import (
 )
 from tests.dataplane.stage import Engine, Heard, load, post, rules, run, stage, until
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 BEGIN = STREAM + chunk(ROLE + token("a"))
 BREAKS = writes(BEGIN, chunk(token("b")), then="reset")
@@ -311,7 +311,7 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
     """A generation continues under the rules that it began with; the next one uses the new rules."""
     breaks = asyncio.Event()
 
-    async def wait(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    async def wait(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await breaks.wait()
         writer.transport.abort()
@@ -347,7 +347,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
     sent = 0
     is_paused = asyncio.Event()
 
-    async def endless(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    async def endless(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
         nonlocal sent
         writer.write(STREAM)
         for _ in range(total):
@@ -356,7 +356,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await writer.drain()
         writer.write(chunk(STOP + DONE) + LAST)
 
-    async def breaks(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    async def breaks(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await is_paused.wait()
         writer.transport.abort()

@@ -10,7 +10,7 @@ import pytest
 from gateway.events.event_bus import STREAM, EventBus
 from gateway.events.event_types import RulesActivated, SessionMoved
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from tests.support.redis_server import RedisServer, cluster, program
 
 
@@ -29,7 +29,7 @@ class Listener:
     """A gateway process: the events that it received, and how often it had to reload all state."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(read_address(url), deadline=5.0, timeout=10.0)
+        self.store = BoundedRedis(read_address(url), deadline=5.0, timeout=10.0)
         self.news = EventBus(self.store)
         self.heard: list[str] = []
         self.missed = 0

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Script, StoreError
 from tests.support.redis_server import RedisServer, cluster, program, watched
 from tests.support.slow_proxy import SlowProxy
@@ -31,11 +31,13 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.05, timeout: float = 0.3) -> None:
+def on(
+    url: str, scene: Callable[[BoundedRedis], Awaitable[None]], deadline: float = 0.05, timeout: float = 0.3
+) -> None:
     """Run a scene with a store and close the store afterwards. A busy machine meets the default deadline."""
 
     async def play() -> None:
-        store = Store(read_address(url), deadline=deadline, timeout=timeout)
+        store = BoundedRedis(read_address(url), deadline=deadline, timeout=timeout)
         try:
             await asyncio.wait_for(scene(store), 30)
         finally:
@@ -51,7 +53,7 @@ async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def is_left_alone(store: Store) -> None:
+async def is_left_alone(store: BoundedRedis) -> None:
     """Send commands until the store's breaker is open."""
     while store.is_available:
         with contextlib.suppress(StoreError):
@@ -62,7 +64,7 @@ def test_answers_come_in_order(server: RedisServer) -> None:
     """Commands of one call run in order, including a script that Redis has not loaded; a script that Redis has dropped
     is sent again."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert await store.open()
         commands = [("SET", "a", "1"), ADD.command(["a"], [5]), ("GET", "a")]
         assert await store.call(commands) == [True, 6, b"6"]
@@ -78,7 +80,7 @@ def test_a_refused_command_is_no_failure(server: RedisServer) -> None:
     stays available."""
     server.client.set("text", "1")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         for _ in range(5):
             refused, answered = await store.call([("HGETALL", "text"), ("GET", "text")])
             assert "WRONGTYPE" in str(refused) and isinstance(refused, Exception)
@@ -94,7 +96,7 @@ def test_a_full_redis_is_still_read(server: RedisServer) -> None:
     server.client.set("there", "1")
     server.client.config_set("maxmemory", 1)
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         for _ in range(5):
             refused, answered = await store.call([("SET", "more", "1"), ("GET", "there")])
             assert "OOM" in str(refused).upper() or "memory" in str(refused)
@@ -108,7 +110,7 @@ def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytes
     """After a few failures calls fail at once; when Redis is back it is used again. Each change logs one line."""
     caplog.set_level(logging.INFO)
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await store.call([("SET", "key", "1")])
         returns: list[bool] = []
         store.on_return(lambda: returns.append(True))
@@ -132,7 +134,7 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
     """While Redis is paused each caller waits at most for the deadline; when it resumes, the store does too, and every
     reply matches its request."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await store.open()
         await store.call([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))])
         server.pause()
@@ -151,7 +153,7 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
 def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
     """Cancelled calls leave the connections consistent: other calls get their own replies, and nothing leaks."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await store.call([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
         for n in range(50):
             leaving = asyncio.create_task(store.call([("GET", f"k{n}")], timeout=30))
@@ -167,7 +169,7 @@ def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
 def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
     """A reply that is read late because this process is busy does not count as late."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await store.open()
         for _ in range(10):
             asking = asyncio.create_task(store.call([("GET", "key")]))
@@ -184,7 +186,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
     """An outage uses bounded memory: the newest queued commands are kept, the others are counted as dropped."""
 
     async def scene() -> None:
-        store = Store(read_address(server.url), deadline=0.1, timeout=0.3, max_queued=100)
+        store = BoundedRedis(read_address(server.url), deadline=0.1, timeout=0.3, max_queued=100)
         server.kill()
         await store.open()
         for n in range(100_000):
@@ -204,7 +206,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
 def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
     """When the store is closed, all queued commands have been written in order."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         for n in range(2000):
             store.enqueue(("SET", f"k{n % 10}", n), ("INCR", "count"))
 
@@ -217,7 +219,7 @@ def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) 
     """A master that became a replica refuses writes, which counts as unavailable; when it is a master again it is
     used."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await store.call([("SET", "key", "1")])
         server.client.replicaof("127.0.0.1", 1)
         while store.is_available:
@@ -233,7 +235,7 @@ def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) 
 def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
     """Without Redis a store opens and closes at once and logs one line that Redis is unavailable."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert not await store.open()
         with pytest.raises(StoreError):
             await store.call([("GET", "key")])
@@ -254,11 +256,11 @@ def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     stranger.cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
 
-    async def is_used(store: Store) -> None:
+    async def is_used(store: BoundedRedis) -> None:
         assert await store.open(5.0)
         assert await store.call([("ACL", "WHOAMI")], timeout=30) == [b"gateway"]
 
-    async def is_refused(store: Store) -> None:
+    async def is_refused(store: BoundedRedis) -> None:
         assert not await store.open(5.0)
 
     with SlowProxy(server.port, tls) as proxy:
@@ -270,7 +272,7 @@ def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None
 def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     """The log has the error of Redis, without the password."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert not await store.open()
 
     on(server.url.replace("//", "//somebody:secret@"), scene)
@@ -282,7 +284,7 @@ def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pyt
 def test_a_replica_takes_over(tmp_path: Path) -> None:
     """When a master dies, the client uses the master that the Sentinels promote."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert await store.call([("SET", "key", "kept")], timeout=30) == [True]
         await becomes(lambda: replica.client.get("key") == "kept")
         master.kill()
@@ -300,7 +302,7 @@ def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
     """Keys and scripts of one call may be on all nodes of a cluster, and a node that dies fails only calls with its own
     keys."""
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         assert await store.open(2.0)
         keys = [f"k{n}" for n in range(30)]
         assert await store.call([("SET", key, 1) for key in keys], timeout=30) == [True] * 30

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.client import connect
 from gateway.redis.command import StoreError
 from tests.support.redis_server import RedisServer
@@ -33,7 +33,7 @@ async def asked(url: str) -> object:
 
     Raises: StoreError.
     """
-    store = Store(read_address(url))
+    store = BoundedRedis(read_address(url))
     try:
         _, value = await store.call([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")], 5.0)
         return value

@@ -8,17 +8,17 @@ import pytest
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import StoreError
 from gateway.sessions import sequence_log as inputs_module
-from gateway.sessions.sequence_log import Input, RedisSequenceLog, ReplayUnavailableError, Sent
+from gateway.sessions.sequence_log import Input, InputProtocol, RedisSequenceLog, ReplayUnavailableError
 from gateway.sessions.session import flat, session_key
 from tests.support.redis_server import RedisServer
 
 SPEC = ReplaySpec(patience=2.0)
 INPUTS = [
-    Input(Sent.REST, b"/v2/models/m/infer", (), b"one"),
-    Input(Sent.GRPC, b"/i.S/M", ((b"a", b"b: c"),), b"\n\n2"),
+    Input(InputProtocol.REST, b"/v2/models/m/infer", (), b"one"),
+    Input(InputProtocol.GRPC, b"/i.S/M", ((b"a", b"b: c"),), b"\n\n2"),
 ]
 
 
@@ -32,7 +32,7 @@ class Worker:
     """One worker's sequence log, and the places that it reported."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(read_address(url), deadline=2.0)
+        self.store = BoundedRedis(read_address(url), deadline=2.0)
         self.places: list[bytes] = []
         self.inputs = RedisSequenceLog(self.store, asyncio.get_running_loop(), self._placed)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.sessions.session import Session, session_key
 from gateway.sessions.session_cache import LruSessions, SessionCache
 from tests.support.redis_server import RedisServer
@@ -32,10 +32,10 @@ def play(server: RedisServer) -> Callable[[Scene], None]:
         server.client.flushall()
 
         async def played() -> None:
-            stores: list[Store] = []
+            stores: list[BoundedRedis] = []
 
             def book(**options: object) -> SessionCache:
-                store = Store(read_address(server.url), deadline=2.0)
+                store = BoundedRedis(read_address(server.url), deadline=2.0)
                 stores.append(store)
                 return SessionCache(store, asyncio.get_running_loop(), **options)  # type: ignore[arg-type]
 
@@ -197,7 +197,7 @@ def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> No
     """A session that cannot be read in time continues without its stored state, and is read when Redis is back."""
 
     async def scene() -> None:
-        store = Store(read_address(server.url), deadline=0.02)
+        store = BoundedRedis(read_address(server.url), deadline=0.02)
         await store.call([("PING",)], 2.0)
         book = SessionCache(store, asyncio.get_running_loop())
         server.client.hset("pointsman:1:session:{late}", mapping={"at:gpu": "http://b", "arm:x": "old"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.supervision.rule_distribution import KEY, RuleSharing
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
@@ -40,7 +40,7 @@ def route(book: Rulebook) -> str:
     return book.rules.routes[0].name
 
 
-def play(server: RedisServer, scene: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
+def play(server: RedisServer, scene: Callable[[BoundedRedis], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(30), stored(server) as store:
             await scene(store)
@@ -59,7 +59,7 @@ def test_what_one_decides_the_other_takes_over(redis_server: RedisServer, tmp_pa
     names."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         sharing, looking = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
         assert not await looking.look()
         await decide(one, sharing, "second")
@@ -77,7 +77,7 @@ def test_going_back_at_one_is_going_back_at_the_other(redis_server: RedisServer,
     """After one gateway applies another's rollback, its own rollback goes one version further back."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         sharing, looking = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
         for name in ("second", "third"):
             await decide(one, sharing, name)
@@ -97,7 +97,7 @@ def test_a_gateway_with_other_files_takes_nothing(redis_server: RedisServer, tmp
     """A gateway with different files does not apply the version, since each set of files has its own field."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other", named("different"))
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await decide(one, RuleSharing(one, store, "one:1"), "second")
         assert not await RuleSharing(other, store, "other:1").look()
 
@@ -109,7 +109,7 @@ def test_what_was_decided_while_it_was_read_stays(redis_server: RedisServer, tmp
     """A reply of Redis that is older than a local activation is ignored."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         sharing, deciding = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
         await decide(one, sharing, "second")
         looking = asyncio.create_task(deciding.look())
@@ -133,7 +133,7 @@ def test_rules_that_cannot_be_used_here_are_told_once(
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
     monkeypatch.setenv("ROUTE", "from-outside")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         await decide(one, RuleSharing(one, store, "one:1"), "'${ROUTE}'")
         monkeypatch.delenv("ROUTE")
         looking = RuleSharing(other, store, "other:1")
@@ -152,7 +152,7 @@ def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_pat
     deletes it."""
     one = book_in(tmp_path / "one")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         sharing = RuleSharing(one, store, "one:1")
         await decide(one, sharing, "second")
         redis_server.client.delete(KEY)
@@ -169,7 +169,7 @@ def test_few_sets_of_files_are_remembered(redis_server: RedisServer, tmp_path: P
     """At most eight sets of files are stored: an unreadable field is deleted first, then the oldest."""
     redis_server.client.hset(KEY, "strange", "no version")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         for number in range(9):
             book = book_in(tmp_path / str(number), named(f"files-{number}"))
             await decide(book, RuleSharing(book, store, "one:1"), f"decided-{number}")
@@ -183,7 +183,7 @@ def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisSer
     """An unreadable value, such as one of another gateway version, is ignored."""
     one = book_in(tmp_path / "one")
 
-    async def scene(store: Store) -> None:
+    async def scene(store: BoundedRedis) -> None:
         for spoilt in ("", "12 {", '12 {"number": 1}', "12 []"):
             redis_server.client.hset(KEY, one.base, spoilt)
             assert not await RuleSharing(one, store, "one:1").look()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.redis.address import read_address
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from tests.support.redis_server import RedisServer
 
 __all__ = ["redis_server", "shared_server", "stored"]
@@ -27,9 +27,9 @@ def redis_server(shared_server: RedisServer) -> RedisServer:
 
 
 @asynccontextmanager
-async def stored(server: RedisServer, deadline: float = 10.0) -> AsyncIterator[Store]:
+async def stored(server: RedisServer, deadline: float = 10.0) -> AsyncIterator[BoundedRedis]:
     """An open store with a deadline that a busy machine meets."""
-    store = Store(read_address(server.url), deadline=deadline)
+    store = BoundedRedis(read_address(server.url), deadline=deadline)
     await store.open()
     yield store
     await store.close()

@@ -21,7 +21,7 @@ from engines.host.response_queue import ResponseQueue
 from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
-from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TokenUsage
 from gateway.protocol.llm.completions import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
@@ -92,7 +92,7 @@ async def _whole(
     Raises: EngineError.
     """
     events: list[Event] = []
-    used = Used()
+    used = TokenUsage()
     num_choices = generations[0].options.get("n", 1)
     for number, (answers, generation) in enumerate(zip(queues, generations, strict=True)):
         await answers.complete()
@@ -105,7 +105,7 @@ async def _whole(
             raise response.error
         reader = _reader(generation, number * num_choices)
         events += reader.read(response)
-        used = Used(*map(sum, zip(used, reader.used, strict=True)))
+        used = TokenUsage(*map(sum, zip(used, reader.used, strict=True)))
     status, body = writer.whole([*events, used])
     await exchange.reply(status, body, JSON)
 

@@ -8,7 +8,7 @@ from typing import Any
 from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.openai.tool_calls import ToolCallReader
 from gateway.protocol.conversion.tensors import split_elements
-from gateway.protocol.llm.canonical import Event, Finished, Generation, Started, TextDelta, Used
+from gateway.protocol.llm.canonical import Event, Finished, Generation, Started, TextDelta, TokenUsage
 from gateway.protocol.llm.generate_engine_reply import read_logprobs
 
 _NONE = "None"
@@ -28,7 +28,7 @@ class AnswerReader:
         self._alternatives: int = options.get("logprobs", 0)
         self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
         self._begun: set[int] = set()  # choices that have text
-        self.used = Used()  # tokens of the whole reply, at its end
+        self.used = TokenUsage()  # tokens of the whole reply, at its end
 
     def read(self, response: InferResponse) -> list[Event]:
         """The events of a response; a streamed one has the choice that its `sequence_index` names."""
@@ -73,7 +73,7 @@ class AnswerReader:
                 events.append(Finished(reason, index, stop if is_text else None))
         (prompt,), (cached,) = _counts(named["num_input_tokens"]), _counts(named["num_cached_tokens"])
         completion = self.used.completion + sum(_counts(named["num_output_tokens"]))
-        self.used = Used(prompt, completion, max(cached, self.used.cached))
+        self.used = TokenUsage(prompt, completion, max(cached, self.used.cached))
 
 
 def _texts(output: TensorData) -> list[str]:

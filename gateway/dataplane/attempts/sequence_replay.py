@@ -19,7 +19,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.redis.command import StoreError
-from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
+from gateway.sessions.sequence_log import Input, InputProtocol, ReplayUnavailableError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import call_unary, fetch
 from gateway.upstream.engine import Engine
@@ -199,7 +199,7 @@ async def _send(engine: Engine, endpoint: Endpoint, text: Input, credentials: li
     Raises: GatewayError.
     """
     fields = [*text.fields, *credentials, *engine.extra_fields]
-    if text.way is Sent.REST:
+    if text.way is InputProtocol.REST:
         if endpoint.pool is None:
             return "it does not speak REST, by which the input had come"
         fetched = await fetch(endpoint, "POST", text.path, text.body, fields=fields, timeout=None)

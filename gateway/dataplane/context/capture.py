@@ -75,7 +75,7 @@ class CaptureReader:
         return found
 
 
-class Copy:
+class BoundedCopy:
     """A copy of a body of up to `max_bytes`; of a longer one, nothing is kept."""
 
     def __init__(self, max_bytes: int) -> None:

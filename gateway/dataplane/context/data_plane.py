@@ -16,7 +16,7 @@ from gateway.dataplane.context.active_requests import Connection
 from gateway.dataplane.context.call_head import CallReader
 from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.feedback import FeedbackCollector
-from gateway.dataplane.context.head_reader import Reader
+from gateway.dataplane.context.head_reader import HeadReader
 from gateway.dataplane.context.request_log import RequestLog
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import (
@@ -43,7 +43,7 @@ from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, Se
 from gateway.sessions.session_cache import SessionCache
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
-    from gateway.redis.bounded_client import Store
+    from gateway.redis.bounded_client import BoundedRedis
 
 # How often connections are checked for being silent too long.
 _SWEEP_SECONDS = 1.0
@@ -60,7 +60,7 @@ class DataPlane:
         rules: RulesSpec,
         number: int,
         health: Health,
-        store: Store | None = None,
+        store: BoundedRedis | None = None,
         news: EventBus | None = None,
         captures: str = "",
     ) -> None:
@@ -119,19 +119,21 @@ class DataPlane:
         if self.snapshot.is_mirrored:
             self.tap.open()
 
-    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
+    def _compile(
+        self, rules: RulesSpec, number: int, before: Snapshot | None
+    ) -> tuple[Snapshot, HeadReader, CallReader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health, self._models)
         snapshot.set_drained(self._drained)
         snapshot.set_weights(self._weights, self._runs)
-        return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
+        return snapshot, HeadReader(snapshot, self.settings), CallReader(snapshot, self.settings)
 
     def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
         """Arms of experiments weigh this much from now on, by these rules and those to come, as far as they have them;
         what heads were decided to be by other weights is forgotten. `runs` are those that have set them."""
         self._weights, self._runs = weights, runs
         self.snapshot.set_weights(weights, runs)
-        self.read, self.read_call = Reader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
+        self.read, self.read_call = HeadReader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
 
     def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:
         """Take over what the probes found; models None: as they were."""

@@ -193,7 +193,7 @@ def cookie_named(name: bytes, field: bytes) -> bytes:
     return b""
 
 
-class Reader:
+class HeadReader:
     """Reads heads by one snapshot of the rules."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:

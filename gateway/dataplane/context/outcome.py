@@ -9,14 +9,14 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.canonical import Used
+from gateway.protocol.llm.canonical import TokenUsage
 from gateway.wire.http1.head import Field
 
 
 class GenerationUsage(NamedTuple):
     """What one handler has brought of a generation; times are of `time.monotonic`, 0 where it was not streamed."""
 
-    used: Used
+    used: TokenUsage
     first_token_at: float
     ended_at: float
 

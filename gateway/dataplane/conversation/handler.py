@@ -21,7 +21,7 @@ from gateway.conversations.store import Conversation
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
+from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import read_generation, translator_of
 from gateway.protocol.errors import ErrorKind
@@ -72,8 +72,8 @@ class ConversationHandler(TranslatingHandler):
         self._reply.added = [(_HISTORY, talk.history_status.encode("ascii"))]
         if talk.is_missing:
             route_target.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
-        side = known_side(route_target, generation, version) or await find_side(route_target, generation, version)
-        return translator_of(request, generation, _recorded(make_writer, talk), route_target, side)
+        codec = cached_codec(route_target, generation, version) or await find_codec(route_target, generation, version)
+        return translator_of(request, generation, _recorded(make_writer, talk), route_target, codec)
 
     # Ends
 

@@ -2,7 +2,7 @@
 
 request                     target, by the rules                    handler
 --------------------------  --------------------------------------  -----------------------------------------
-not gRPC                                                            RestStream, with the handlers of REST
+not gRPC                                                            RestOverHttp2, with the handlers of REST
 gRPC, refused by its head                                           RefusedCall
 unknown method                                                      RefusedCall
 grpc.health, reflection                                             HealthCall, ReflectionCall
@@ -34,7 +34,7 @@ from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
 from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
-from gateway.dataplane.protocol_bridge.rest_over_http2 import RestStream
+from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.wire.http2.fields import Block
@@ -69,7 +69,7 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
             cached = _classified(read, block)
             head = cached.head
     if head is None:
-        return RestStream(client, stream, block, handler_for)
+        return RestOverHttp2(client, stream, block, handler_for)
     return cached.make(client, stream, head)
 
 

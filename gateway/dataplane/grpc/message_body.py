@@ -16,7 +16,7 @@ from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 _CHEAP_BYTES = 64 * 1024
 
 
-class WholeMessage:
+class CompleteMessage:
     """A message that came in one piece, not compressed; its methods are those of `PiecewiseMessage`."""
 
     __slots__ = ("_data", "names")
@@ -64,7 +64,7 @@ class WholeMessage:
         return b"sequence_id" in self._data
 
 
-def whole_message(data: bytes, limit: int) -> WholeMessage | None:
+def whole_message(data: bytes, limit: int) -> CompleteMessage | None:
     """All that a call sends; None where that is not one plain message, of up to `limit` bytes.
 
     Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
@@ -72,7 +72,7 @@ def whole_message(data: bytes, limit: int) -> WholeMessage | None:
     size = len(data)
     if not PREFIX_BYTES <= size <= limit or PREFIX.unpack_from(data) != (0, size - PREFIX_BYTES):
         return None
-    return WholeMessage(data, read_repeated(data, PREFIX_BYTES, size))
+    return CompleteMessage(data, read_repeated(data, PREFIX_BYTES, size))
 
 
 class PiecewiseMessage:
@@ -223,7 +223,7 @@ class PiecewiseMessage:
             self.can_be_sent_again = False
 
 
-MessageBody = WholeMessage | PiecewiseMessage
+MessageBody = CompleteMessage | PiecewiseMessage
 
 
 def facts_of_call(head: CallHead, message: MessageBody | None) -> DecisionFacts | None:

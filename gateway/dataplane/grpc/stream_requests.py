@@ -21,7 +21,7 @@ from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, f
 _NOTHING: deque[tuple[bool, bytes]] = deque()
 
 
-class RequestTaker(Protocol):
+class RequestReceiver(Protocol):
     """Sends the messages on."""
 
     def take(self, data: bytes, plain: bytes | None, names: Names) -> None:
@@ -37,8 +37,8 @@ class RequestTaker(Protocol):
 class StreamRequests:
     """Reads a client's messages; `limit` is the longest, in bytes."""
 
-    def __init__(self, taker: RequestTaker, router: StreamRouter, encoding: bytes, limit: int) -> None:
-        self._taker: RequestTaker = taker
+    def __init__(self, taker: RequestReceiver, router: StreamRouter, encoding: bytes, limit: int) -> None:
+        self._taker: RequestReceiver = taker
         self._router = router
         self._encoding = encoding  # of compressed ones
         self._limit = limit
@@ -94,7 +94,7 @@ class StreamRequests:
             raise GatewayError(ErrorKind.BAD_REQUEST, "the stream ends before its last message is whole")
 
     def forget(self) -> None:
-        self._taker = cast(RequestTaker, None)  # it refers to this object: no cycle is left to the garbage collector
+        self._taker = cast(RequestReceiver, None)  # it refers to this object: no cycle is left to the garbage collector
         self._queue.clear()
         if self._lookup is not None:
             self._lookup.cancel()

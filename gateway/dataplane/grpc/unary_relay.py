@@ -22,7 +22,7 @@ from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
-from gateway.sessions.sequence_log import Input, Sent
+from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
@@ -273,7 +273,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         message = self._message
         if not (message.is_complete and message.can_be_sent_again):
             return None
-        return Input(Sent.GRPC, self._head.plan.path, (), message.message(self._target.model))
+        return Input(InputProtocol.GRPC, self._head.plan.path, (), message.message(self._target.model))
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None:
         meter.failed(self._request_id, error.kind, error.status.http >= 500, self._message.size)

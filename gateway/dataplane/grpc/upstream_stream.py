@@ -19,7 +19,7 @@ from gateway.protocol.llm.request_facts import prompt_of_message
 from gateway.protocol.message_layouts import ERROR_TAG
 from gateway.wire.grpc import PREFIX_BYTES, Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.relay_fast_path import Passage
+from gateway.wire.http2.relay_fast_path import RelayFastPath
 from gateway.wire.http2.stream import Stream
 
 # What an engine's `error_message` counts as: without a status, the fault is not assigned.
@@ -97,7 +97,7 @@ class UpstreamStream(GrpcFront):
         # With one request each piece is accounted for: the engine's silence has a limit, the client's has none.
         up = self._up
         if up is not None and not self._call.has_one_request:
-            up.receiver = Passage(self, client) if client is not None else self
+            up.receiver = RelayFastPath(self, client) if client is not None else self
 
     def credit(self, size: int) -> None:
         self._credited += size

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.capture import Copy
+from gateway.dataplane.context.capture import BoundedCopy
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ForwardingHandler
@@ -67,7 +67,7 @@ class MirroringHandler(ForwardingHandler):
         self._request = request
         self._route = route_target.spec.route
         self._capture = capture
-        self._body = Copy(capture.max_bytes)
+        self._body = BoundedCopy(capture.max_bytes)
         self.plane = client.plane
         self.peer = client.peer
         self.forwarded_for_line = client.forwarded_for_line

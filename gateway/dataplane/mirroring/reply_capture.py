@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
-from gateway.dataplane.context.capture import CapturedFacts, Copy, Tap
+from gateway.dataplane.context.capture import BoundedCopy, CapturedFacts, Tap
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind
 
@@ -26,7 +26,7 @@ class ReplyCapture:
         self._first_at = 0.0
         self.encoding = b""
         self.max_bytes = route_target.shadow.max_bytes
-        self._reply = Copy(self.max_bytes)
+        self._reply = BoundedCopy(self.max_bytes)
 
     def add(self, data: bytes) -> None:
         if not self._first_at:

@@ -27,7 +27,7 @@ _EVENTS = b"text/event-stream"
 _REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
 
-class RestStream(CallHandler, ReplySink):
+class RestOverHttp2(CallHandler, ReplySink):
     """Passes one request from the stream to a handler, and the reply back. `handler_for` makes the handler."""
 
     __slots__ = (

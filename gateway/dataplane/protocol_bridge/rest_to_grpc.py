@@ -17,7 +17,7 @@ from gateway.dataplane.context.request_body import declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.interfaces import CallHandler
-from gateway.dataplane.grpc.message_body import WholeMessage
+from gateway.dataplane.grpc.message_body import CompleteMessage
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.dataplane.grpc.upstream_stream import UpstreamStream
@@ -163,7 +163,7 @@ class RestToGrpcHandler(Handler):
             reply.rpc, message = rpc_request(method, plan.head.target.decode("latin-1"), body)
         head = self._call_head()
         names = read_names(message, 0, len(message))
-        target, whole = head.plan.target(self._route_target), WholeMessage(framed(message), names)
+        target, whole = head.plan.target(self._route_target), CompleteMessage(framed(message), names)
         self._call = self._relay = relay = UnaryRelay(
             self, self._stream, head, whole, target, self._session, monotonic()
         )

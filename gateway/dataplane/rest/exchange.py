@@ -28,7 +28,7 @@ from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.sessions.sequence_log import Input, Sent
+from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http1.head import ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -347,7 +347,7 @@ class Exchange(UpstreamHandler):
             return None
         opening = plan.opening if route_target is plan.route_target else plan.leading(route_target).opening
         fields = [field for field in (*plan.head.fields, *self._request.volatile) if field[0] in _OF_BODIES]
-        return Input(Sent.REST, opening.split(b" ")[1], tuple(fields), body.held())
+        return Input(InputProtocol.REST, opening.split(b" ")[1], tuple(fields), body.held())
 
     def field(self, name: bytes) -> bytes | None:
         return self._request.value(name)

@@ -13,7 +13,7 @@ from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.limits.limit import prompt_tokens
 from gateway.net.http1_client import Http1ClientConnection, ReplyReceiver
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Used
+from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.operations import LlmApi
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder
@@ -46,7 +46,7 @@ _EVENT_END = b"\n\n"
 _FRAMED_END = b"\n\n\r\n"
 _MAX_ENDING_BYTES = 64
 
-_NOTHING = Used()
+_NOTHING = TokenUsage()
 
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
@@ -92,12 +92,12 @@ class GenerationReader:
         self.first_token_at = 0.0  # of a stream
 
     @property
-    def used(self) -> Used:
+    def used(self) -> TokenUsage:
         """The tokens so far; of a stream whose engine does not count them, its events."""
         usage = self._usage
         if usage is None:
             return self._used
-        return usage.used or Used(completion=usage.num_events if isinstance(usage, StreamUsage) else 0)
+        return usage.used or TokenUsage(completion=usage.num_events if isinstance(usage, StreamUsage) else 0)
 
     def used_tokens(self, prompt_bytes: int, expected: int) -> int:
         """The tokens that limits count: what the engine has counted; where it has not, what was expected."""

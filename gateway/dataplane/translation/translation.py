@@ -24,7 +24,7 @@ from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
-from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
+from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -293,14 +293,14 @@ class TranslatingHandler(Handler, ReplySink):
         """Go on at another engine, which may speak another API."""
         generation, version = translator.generation, self._request.plan.call.version or ""
         try:
-            side = known_side(self._route_target, generation, version) or await find_side(
+            codec = cached_codec(self._route_target, generation, version) or await find_codec(
                 self._route_target, generation, version
             )
         except Exception as error:
             self._end_badly(self._reported(error), event)
         else:
             self._task = None
-            translator.side = side
+            translator.codec = codec
             self._resume(translator, event)
 
     def _resume(self, translator: GenerationTranslator, event: bytes) -> None:

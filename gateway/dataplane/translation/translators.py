@@ -8,7 +8,7 @@ from time import time
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import declared_json_bytes
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.dataplane.translation.engine_codec_lookup import find_metadata, find_side, known_side
+from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec, find_metadata
 from gateway.dataplane.translation.model_description import describe
 from gateway.dataplane.translation.translation import Make
 from gateway.protocol.engine_protocols import EngineProtocol
@@ -18,7 +18,7 @@ from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.embeddings import EmbeddingByInfer, EmbeddingsRequest, InferByEmbedding, signature_of
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
-from gateway.protocol.llm.translation import EngineSide, GenerationTranslator
+from gateway.protocol.llm.translation import EngineCodec, GenerationTranslator
 from gateway.protocol.mlserver.translator import InferStreamTranslator, mlserver_translator
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
 from gateway.protocol.tfserving.infer_request import Method
@@ -41,20 +41,20 @@ def make_generation(request: Request, body: bytes, route_target: RouteTarget) ->
         return InferByEmbedding(body, head_bytes, path=f"{route_target.engine.spec.base_path}/embeddings", model=model)
     generation, make_writer = read_generation(request, body)
     version = request.plan.call.version or ""
-    side = known_side(route_target, generation, version)
-    if side is not None:
-        return translator_of(request, generation, make_writer, route_target, side)
+    codec = cached_codec(route_target, generation, version)
+    if codec is not None:
+        return translator_of(request, generation, make_writer, route_target, codec)
 
     async def make_later() -> Translator:
         return translator_of(
-            request, generation, make_writer, route_target, await find_side(route_target, generation, version)
+            request, generation, make_writer, route_target, await find_codec(route_target, generation, version)
         )
 
     return make_later()
 
 
 def translator_of(
-    request: Request, generation: Generation, make_writer: MakeWriter, route_target: RouteTarget, side: EngineSide
+    request: Request, generation: Generation, make_writer: MakeWriter, route_target: RouteTarget, codec: EngineCodec
 ) -> GenerationTranslator:
     """The translator of a generation for an engine that is asked so."""
     api = request.plan.call.api
@@ -64,7 +64,7 @@ def translator_of(
     writer = make_writer(
         generation, id=reply_id, created=int(time()), model=route_target.spec.model or generation.model
     )
-    return GenerationTranslator(generation, side, writer, always_stream=route_target.engine.spec.always_stream)
+    return GenerationTranslator(generation, codec, writer, always_stream=route_target.engine.spec.always_stream)
 
 
 def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:

@@ -18,8 +18,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.json_fields import Fields
 
@@ -67,7 +67,7 @@ class BlockReplyWriter(ABC, Generic[Block]):
         self._open_kind: type[Event] | None = None  # of the deltas that the open block is made of
         self._calls: dict[int, Block] = {}  # by position
         self._finished: Finished | None = None
-        self._used: Used | None = None
+        self._used: TokenUsage | None = None
 
     def feed(self, events: Sequence[Event]) -> bytes:
         """The events of the stream that tell these."""
@@ -102,7 +102,7 @@ class BlockReplyWriter(ABC, Generic[Block]):
             return
         if isinstance(event, EngineFailed):
             self._fail(event, out)
-        elif isinstance(event, Used):
+        elif isinstance(event, TokenUsage):
             self._used = event
             if self._finished is not None:
                 self._close(out)

@@ -157,7 +157,7 @@ class Finished:
     stop_sequence: str | None = None
 
 
-class Used(NamedTuple):
+class TokenUsage(NamedTuple):
     """Tokens of the whole request; `cached` are those of the prompt that the engine had already seen."""
 
     prompt: int = 0
@@ -175,4 +175,4 @@ class EngineFailed:
     code: str = ""  # the engine's own word for it
 
 
-Event = Started | TextDelta | ReasoningDelta | ToolCallDelta | Finished | Used | EngineFailed
+Event = Started | TextDelta | ReasoningDelta | ToolCallDelta | Finished | TokenUsage | EngineFailed

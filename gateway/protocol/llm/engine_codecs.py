@@ -1,4 +1,4 @@
-"""How an engine is asked for text: one `EngineSide` for each API that engines speak."""
+"""Requests for text as engines take them: one `EngineCodec` for each API that engines have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.llm.api_codecs import ApiCodec
 from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_engine_request import Flavour
+from gateway.protocol.llm.generate_engine_request import GenerateSignature
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
 from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.translation import ReplyReader
@@ -25,7 +25,7 @@ _CONTINUES = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAISide:
+class OpenAICodec:
     """An engine that speaks one of OpenAI's APIs, or Anthropic's."""
 
     api: LlmApi
@@ -45,10 +45,10 @@ class OpenAISide:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptSide:
+class PromptCodec:
     """An engine that takes a prompt alone: messages become one by the engine's chat template."""
 
-    inner: OpenAISide | GenerateSide | MLServerSide
+    inner: OpenAICodec | GenerateCodec | MLServerCodec
     template: Template | None
     strftime: Callable[[str], str]  # the clock of templates that print the time
     engine: str
@@ -59,7 +59,7 @@ class PromptSide:
         return self.inner.request(generation, continues=False)
 
     def reader(self, generation: Generation) -> ReplyReader:
-        repeats_prompt = isinstance(self.inner, GenerateSide) and self.inner.flavour.repeats_prompt
+        repeats_prompt = isinstance(self.inner, GenerateCodec) and self.inner.signature.repeats_prompt
         if generation.prompt is None and repeats_prompt and not generation.stream:
             generation = self._rendered(generation, continues=False)
         return self.inner.reader(generation)
@@ -82,32 +82,32 @@ class PromptSide:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateSide:
+class GenerateCodec:
     """A V2 server, asked by generate or generate_stream."""
 
     model: str
     version: str
-    flavour: Flavour
+    signature: GenerateSignature
     drop: bool
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
-        suffix, body, lost = write_generate(generation, model=self.model, flavour=self.flavour, drop=self.drop)
+        suffix, body, lost = write_generate(generation, model=self.model, signature=self.signature, drop=self.drop)
         path = f"{model_path(self.model, self.version)}/{suffix}"
         return EngineRequest(path, body, api=LlmApi.GENERATE, dropped=tuple(lost))
 
     def reader(self, generation: Generation) -> ReplyReader:
-        return GenerateReplyReader(generation, self.flavour)
+        return GenerateReplyReader(generation, self.signature)
 
 
 @dataclass(frozen=True, slots=True)
-class MLServerSide:
+class MLServerCodec:
     """An MLServer, whose generate takes infer's JSON and answers it."""
 
-    inner: GenerateSide
+    inner: GenerateCodec
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         engine_request = self.inner.request(generation, continues=continues)
-        tensors = self.inner.flavour.inputs | {self.inner.flavour.text_input}
+        tensors = self.inner.signature.inputs | {self.inner.signature.text_input}
         parsed = orjson.loads(engine_request.body)
         body = {name: [value] if name in tensors else value for name, value in parsed.items()}
         return replace(engine_request, body=inference_of_generate(orjson.dumps(body))[0])

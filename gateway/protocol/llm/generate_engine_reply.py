@@ -16,8 +16,8 @@ import orjson
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.errors import read_error
 from gateway.protocol.conversion.sse import SseReader
-from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, Used
-from gateway.protocol.llm.generate_engine_request import Flavour, Kind
+from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, TokenUsage
+from gateway.protocol.llm.generate_engine_request import GenerateConvention, GenerateSignature
 from gateway.protocol.llm.json_fields import misunderstood, text_of
 
 # Python's None as text: the choice goes on.
@@ -31,15 +31,15 @@ class GenerateReplyReader:
     Raises: GatewayError(UPSTREAM_PROTOCOL) for what cannot be understood.
     """
 
-    def __init__(self, generation: Generation, flavour: Flavour) -> None:
+    def __init__(self, generation: Generation, signature: GenerateSignature) -> None:
         self._generation = generation
-        self._flavour = flavour
-        self._output = flavour.text_output
+        self._signature = signature
+        self._output = signature.text_output
         self._sse = SseReader()
         has_echo = generation.options.get("echo") and isinstance(generation.prompt, str)
         self._echo = generation.prompt if has_echo else ""
-        self._is_simple = not flavour.cumulative and generation.options.get("n", 1) == 1
-        self._has_reason = {"return_finish_reason", "finish_reason"} <= flavour.inputs | flavour.outputs
+        self._is_simple = not signature.cumulative and generation.options.get("n", 1) == 1
+        self._has_reason = {"return_finish_reason", "finish_reason"} <= signature.inputs | signature.outputs
         self._begun = self._goes_on = self._failed = False
         self._before: dict[int, str] = {}  # by choice: what it has said; of a cumulative stream alone
         self._ended: dict[int, bool] = {}  # choices that have begun: whether they are whole
@@ -69,7 +69,7 @@ class GenerateReplyReader:
         reason = "length" if is_full else "stop"
         events += [Finished(reason, index) for index, ended in (self._ended or {0: False}).items() if not ended]
         if self._prompt_tokens or self._completion_tokens:
-            events.append(Used(self._prompt_tokens, self._completion_tokens))
+            events.append(TokenUsage(self._prompt_tokens, self._completion_tokens))
         return events
 
     def whole(self, status: int, body: bytes) -> list[Event]:
@@ -78,7 +78,7 @@ class GenerateReplyReader:
             payloads = SseReader().feed(body)  # a stream that fails at once is told as one event
             return [EngineFailed(read_error(payloads[0] if payloads else body)[0], status)]
         reply = _parsed(body)
-        if self._flavour.repeats_prompt and isinstance(self._generation.prompt, str):
+        if self._signature.repeats_prompt and isinstance(self._generation.prompt, str):
             reply[self._output] = _without_prompt(reply.get(self._output), self._generation.prompt)
         events: list[Event] = []
         self._read(reply, events)
@@ -112,7 +112,7 @@ class GenerateReplyReader:
             self._goes_on = self._is_simple
             events.append(Started(text_of(reply.get("id")), text_of(reply.get("model_name"))))
         texts = text if type(text) is list else (text,)
-        logprobs = reply.get("logprobs") if self._flavour.kind is Kind.VLLM else None
+        logprobs = reply.get("logprobs") if self._signature.kind is GenerateConvention.VLLM else None
         for index, (piece, fields) in enumerate(zip_longest(texts, _listed(logprobs)), _first_choice(texts, reply)):
             self._add(piece, index, fields, events)
 
@@ -121,7 +121,7 @@ class GenerateReplyReader:
             text = ""
         elif type(text) is not str:
             raise misunderstood(f"'{self._output}' is no text")
-        if self._flavour.cumulative:
+        if self._signature.cumulative:
             before, self._before[index] = self._before.get(index, ""), text
             text = text[len(before) :]  # even where it begins otherwise: what was told stays told
         if index not in self._ended:

@@ -35,8 +35,8 @@ _IMAGES = ("image", "image_url_input", "image_url")
 _OF_LLM_API = "sampling_param_max_tokens"
 
 
-class Kind(Enum):
-    """Whose conventions a model follows."""
+class GenerateConvention(Enum):
+    """The backend whose conventions a model follows."""
 
     VLLM = "vllm"
     TRTLLM = "tensorrt_llm"
@@ -44,15 +44,15 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flavour:
-    """How one model is asked for text, and what it answers.
+class GenerateSignature:
+    """The tensors and conventions of one model for a request of text and its reply.
 
     `places` are the options that have a tensor of their own: option -> tensor. `cumulative`: each event of its stream
     tells all the text so far. `repeats_prompt`: its whole replies begin with the prompt, and no request can switch
     that off.
     """
 
-    kind: Kind
+    kind: GenerateConvention
     text_input: str = "text_input"
     text_output: str = "text_output"
     places: Mapping[str, str] = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Flavour:
     repeats_prompt: bool = False
 
 
-def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Flavour:
-    """The flavour of a model by its V2 metadata, as REST tells it ({inputs: [{name, datatype, shape}], outputs}).
+def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> GenerateSignature:
+    """The signature of a model by its V2 metadata, as in REST ({inputs: [{name, datatype, shape}], outputs}).
 
     With its configuration it is known too whether a TensorRT-LLM model accumulates what it streams. Metadata without
     inputs is that of an engine that tells none: taken as PLAIN by the generate extension's names.
@@ -75,7 +75,7 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
         {tensor["name"]: tensor["datatype"] for tensor in metadata.get(side) or ()} for side in ("inputs", "outputs")
     )
     if not inputs:
-        return Flavour(Kind.PLAIN)
+        return GenerateSignature(GenerateConvention.PLAIN)
     name = metadata.get("name", "")
     text_input = _text_tensor(inputs, ("text_input", "INPUT_0"), f"the model '{name}' has no one input that takes text")
     text_output = _text_tensor(
@@ -89,26 +89,26 @@ def flavour_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None = N
     }
     of_llm_api = _OF_LLM_API in inputs
     accumulates = ((config or {}).get("parameters") or {}).get("accumulate_tokens") or {}
-    return Flavour(
+    return GenerateSignature(
         kind,
         text_input,
         text_output,
-        {} if kind is Kind.VLLM else places,
+        {} if kind is GenerateConvention.VLLM else places,
         frozenset(inputs),
         frozenset(outputs),
         stream_input=_first(inputs, ("stream", "streaming"), _FLAGS),
         image_input=_first(inputs, _IMAGES, _TEXTS),
         cumulative=of_llm_api or str(accumulates.get("string_value", "")).lower() in ("true", "1"),
-        repeats_prompt=kind is Kind.TRTLLM and not of_llm_api and "exclude_input_in_output" not in inputs,
+        repeats_prompt=kind is GenerateConvention.TRTLLM and not of_llm_api and "exclude_input_in_output" not in inputs,
     )
 
 
-def _kind(inputs: Mapping[str, str]) -> Kind:
+def _kind(inputs: Mapping[str, str]) -> GenerateConvention:
     if "sampling_parameters" in inputs:
-        return Kind.VLLM
+        return GenerateConvention.VLLM
     if _OF_LLM_API in inputs or ("max_tokens" in inputs and ("stop_words" in inputs or "end_id" in inputs)):
-        return Kind.TRTLLM
-    return Kind.PLAIN
+        return GenerateConvention.TRTLLM
+    return GenerateConvention.PLAIN
 
 
 def _text_tensor(tensors: Mapping[str, str], names: Sequence[str], otherwise: str) -> str:
@@ -135,14 +135,14 @@ _SAMPLING = frozenset({"lora_name", *(field.name for field in SAMPLING_FIELDS if
 # What a reply tells where it is asked to by `return_...`.
 _OUTPUTS = ("finish_reason", "num_input_tokens", "num_output_tokens", "stop_reason")
 _WORDS = {
-    Kind.VLLM: "Triton's vLLM backend",
-    Kind.TRTLLM: "a TensorRT-LLM model of Triton's",
-    Kind.PLAIN: "a V2 generate engine",
+    GenerateConvention.VLLM: "Triton's vLLM backend",
+    GenerateConvention.TRTLLM: "a TensorRT-LLM model of Triton's",
+    GenerateConvention.PLAIN: "a V2 generate engine",
 }
 
 
 def write_request(
-    generation: Generation, *, model: str, flavour: Flavour, drop: bool = False
+    generation: Generation, *, model: str, signature: GenerateSignature, drop: bool = False
 ) -> tuple[str, bytes, list[str]]:
     """The end of the path (`generate` or `generate_stream`), the body, and the names of what was dropped.
 
@@ -150,22 +150,22 @@ def write_request(
     Raises: GatewayError(UNSUPPORTED) for what the engine has no place for.
     """
     body: dict[str, Any] = {"id": generation.id} if generation.id else {}
-    body[flavour.text_input] = _prompt(generation, model)
+    body[signature.text_input] = _prompt(generation, model)
     # Our reader puts the prompt before the text itself; nobody reads what a template makes of messages.
-    known = _known(flavour) - ({"echo"} if generation.messages else set())
-    fields, lost = accepted_by(_fields_of(generation), known, engine=_WORDS[flavour.kind], drop=drop)
+    known = _known(signature) - ({"echo"} if generation.messages else set())
+    fields, lost = accepted_by(_fields_of(generation), known, engine=_WORDS[signature.kind], drop=drop)
     if images := fields.pop("image", None):
-        body[flavour.image_input] = images
+        body[signature.image_input] = images
     fields.pop("echo", None)
-    if flavour.kind is not Kind.PLAIN and "max_tokens" not in fields:
+    if signature.kind is not GenerateConvention.PLAIN and "max_tokens" not in fields:
         fields["max_tokens"] = DEFAULT_CHAT_MAX_TOKENS if generation.messages else DEFAULT_MAX_TOKENS
-    if flavour.stream_input:
-        body[flavour.stream_input] = generation.stream
-    if "exclude_input_in_output" in flavour.inputs:
+    if signature.stream_input:
+        body[signature.stream_input] = generation.stream
+    if "exclude_input_in_output" in signature.inputs:
         body["exclude_input_in_output"] = True
-    outputs = [name for name in _OUTPUTS if f"return_{name}" in flavour.inputs and name in flavour.outputs]
+    outputs = [name for name in _OUTPUTS if f"return_{name}" in signature.inputs and name in signature.outputs]
     body |= {f"return_{name}": True for name in outputs}
-    body |= _WRITERS[flavour.kind](fields, flavour)
+    body |= _WRITERS[signature.kind](fields, signature)
     suffix = "generate_stream" if generation.stream else "generate"
     try:
         return suffix, orjson.dumps(body), lost
@@ -200,43 +200,43 @@ def _fields_of(generation: Generation) -> dict[str, Any]:
     return fields
 
 
-def _known(flavour: Flavour) -> frozenset[str]:
-    images = {"image"} if flavour.image_input == "image" else set()
-    match flavour.kind:
-        case Kind.VLLM:
-            logprobs = {"logprobs"} if "return_logprobs" in flavour.inputs else set()
+def _known(signature: GenerateSignature) -> frozenset[str]:
+    images = {"image"} if signature.image_input == "image" else set()
+    match signature.kind:
+        case GenerateConvention.VLLM:
+            logprobs = {"logprobs"} if "return_logprobs" in signature.inputs else set()
             return _SAMPLING | images | logprobs | {"response_format", "echo"}
-        case Kind.TRTLLM:
-            guides = {"response_format"} if "guided_decoding_guide_type" in flavour.inputs else set()
-            return frozenset(flavour.places) | guides | {"echo"}
-        case Kind.PLAIN:
+        case GenerateConvention.TRTLLM:
+            guides = {"response_format"} if "guided_decoding_guide_type" in signature.inputs else set()
+            return frozenset(signature.places) | guides | {"echo"}
+        case GenerateConvention.PLAIN:
             return frozenset(OPTIONS) | images
 
 
-def _write_vllm(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_vllm(fields: dict[str, Any], signature: GenerateSignature) -> dict[str, Any]:
     written: dict[str, Any] = {}
     if "response_format" in fields:
         # Renamed in the release after the one that brought `embedding_request`.
-        name = "structured_outputs" if "embedding_request" in flavour.inputs else "guided_decoding"
+        name = "structured_outputs" if "embedding_request" in signature.inputs else "guided_decoding"
         fields[name] = orjson.dumps(_guided(fields.pop("response_format"))).decode()
     if "logprobs" in fields:
         written["return_logprobs"] = True
     return written | {"sampling_parameters": orjson.dumps(fields).decode()}
 
 
-def _write_trtllm(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_trtllm(fields: dict[str, Any], signature: GenerateSignature) -> dict[str, Any]:
     written: dict[str, Any] = {}
     if "response_format" in fields:
         guide = _guided(fields.pop("response_format"))
         written["guided_decoding_guide_type"] = "json_schema" if "json" in guide else "json"
         if "json" in guide:
             written["guided_decoding_guide"] = orjson.dumps(guide["json"]).decode()
-    return written | {flavour.places[name]: value for name, value in fields.items()}
+    return written | {signature.places[name]: value for name, value in fields.items()}
 
 
-def _write_plain(fields: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+def _write_plain(fields: dict[str, Any], signature: GenerateSignature) -> dict[str, Any]:
     """A parameter is a scalar: a list or a map goes as the text of its JSON."""
-    written = {flavour.places[name]: fields.pop(name) for name in list(fields) if name in flavour.places}
+    written = {signature.places[name]: fields.pop(name) for name in list(fields) if name in signature.places}
     if fields:
         written["parameters"] = {
             name: orjson.dumps(value).decode() if isinstance(value, list | dict | tuple) else value
@@ -255,4 +255,8 @@ def _guided(response_format: Mapping[str, Any]) -> dict[str, Any]:
     raise GatewayError(ErrorKind.BAD_REQUEST, "'response_format' must be json_object, or json_schema with a 'schema'")
 
 
-_WRITERS = {Kind.VLLM: _write_vllm, Kind.TRTLLM: _write_trtllm, Kind.PLAIN: _write_plain}
+_WRITERS = {
+    GenerateConvention.VLLM: _write_vllm,
+    GenerateConvention.TRTLLM: _write_trtllm,
+    GenerateConvention.PLAIN: _write_plain,
+}

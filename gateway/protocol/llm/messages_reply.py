@@ -16,8 +16,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.errors import ANTHROPIC_TYPES, anthropic_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
@@ -59,7 +59,7 @@ class MessagesReplyReader(JsonReplyReader):
         if self._is_over or not self._has_finished:
             return []
         self._is_over = True
-        return [read_usage(self._usage) or Used()]
+        return [read_usage(self._usage) or TokenUsage()]
 
     def _read_whole(self, fields: Fields, events: list[Event]) -> None:
         if fields.get("type") == "error" or "error" in fields:
@@ -71,7 +71,7 @@ class MessagesReplyReader(JsonReplyReader):
         for at, block in enumerate(fields["content"]):
             self._start(at, block, events)
             self._stop(at, events)
-        events += _finished(fields), read_usage(fields.get("usage")) or Used()
+        events += _finished(fields), read_usage(fields.get("usage")) or TokenUsage()
 
     def _read(self, fields: Fields, events: list[Event]) -> None:
         match fields.get("type"):
@@ -251,9 +251,9 @@ class MessagesReplyWriter(BlockReplyWriter[ContentBlock]):
         return {"stop_reason": reason, "stop_sequence": finished.stop_sequence}
 
 
-def _usage(used: Used | None) -> Fields:
+def _usage(used: TokenUsage | None) -> Fields:
     """Anthropic counts apart what the cache held."""
-    used = used or Used()
+    used = used or TokenUsage()
     usage: Fields = {
         "input_tokens": used.prompt - used.cached,
         "cache_creation_input_tokens": 0,

@@ -20,8 +20,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_of
@@ -204,7 +204,7 @@ class OpenAIReplyWriter:
                 break
             if isinstance(event, Started):
                 self._name(event)
-            elif isinstance(event, Used):
+            elif isinstance(event, TokenUsage):
                 if self._include_usage:
                     out.append(self._chunk(b"[]", b',"usage":%b}\n\n' % orjson.dumps(usage_fields(event))))
             elif isinstance(event, EngineFailed):
@@ -227,7 +227,7 @@ class OpenAIReplyWriter:
                 return event.status, openai_error(event.message, event.status, event.code)
             if isinstance(event, Started):
                 self._name(event)
-            elif isinstance(event, Used):
+            elif isinstance(event, TokenUsage):
                 usage = {"usage": usage_fields(event)}
             else:
                 choices.setdefault(event.index, ReplyChoice()).add(event)
@@ -256,7 +256,7 @@ class OpenAIReplyWriter:
         return self._begin + choices + stop
 
 
-def usage_fields(used: Used) -> Fields:
+def usage_fields(used: TokenUsage) -> Fields:
     fields: Fields = {
         "prompt_tokens": used.prompt,
         "completion_tokens": used.completion,

@@ -21,8 +21,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
@@ -353,7 +353,7 @@ def _logprob_with_bytes(logprob: Mapping[str, Any]) -> Fields:
     }
 
 
-def _usage(used: Used) -> Fields:
+def _usage(used: TokenUsage) -> Fields:
     return {
         "input_tokens": used.prompt,
         "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},

@@ -31,12 +31,12 @@ _WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*\d{6}")
 _WIDE_BRACES = re.compile(r"\{[^{}]*(?:\d{6}|\{)")
 
 
-class TooMuchError(Exception):
+class TemplateLimitError(Exception):
     """The template does more than a chat template has to."""
 
 
 class Bounds:
-    """The work of one rendering at a time. Everything below raises TooMuchError."""
+    """The work of one rendering at a time. Everything below raises TemplateLimitError."""
 
     def __init__(self) -> None:
         self._left = MAX_WORK
@@ -49,7 +49,7 @@ class Bounds:
         """Pay, in characters."""
         self._left -= work
         if self._left < 0:
-            raise TooMuchError("it does more than a chat template may")
+            raise TemplateLimitError("it does more than a chat template may")
 
     def paid(self, value: Any, besides: int = 0) -> Any:
         """The value, paid for by its size; an iterator pays as it goes."""
@@ -80,7 +80,7 @@ class Bounds:
         """Pay for what is handed in; a number there says how much is to be made."""
         for value in values:
             if isinstance(value, int) and abs(value) > MAX_NUMBER:
-                raise TooMuchError(f"{value} is more than an argument in a chat template may be")
+                raise TemplateLimitError(f"{value} is more than an argument in a chat template may be")
             if isinstance(value, _SIZED):
                 self.spend(len(value))
 
@@ -127,12 +127,12 @@ class Bounds:
 
 def _refuse_width(found: re.Match[str] | None) -> None:
     if found is not None:
-        raise TooMuchError(f"a chat template's format is too wide: {found[0][:40]!r}")
+        raise TemplateLimitError(f"a chat template's format is too wide: {found[0][:40]!r}")
 
 
 def _check_bits(bits: int) -> None:
     if bits > MAX_BITS:
-        raise TooMuchError(f"a chat template's whole number has more than {MAX_BITS} bits")
+        raise TemplateLimitError(f"a chat template's whole number has more than {MAX_BITS} bits")
 
 
 # Names that no template can write.
@@ -207,7 +207,7 @@ def sandbox_class() -> Callable[[], Any]:
             except TemplateSyntaxError as error:
                 what = f"the chat template '{name}' has an error in line {error.lineno}: {error.message}"
                 raise ValueError(what) from error
-            except (RecursionError, TooMuchError, SyntaxError, MemoryError) as error:
+            except (RecursionError, TemplateLimitError, SyntaxError, MemoryError) as error:
                 raise ValueError(f"the chat template '{name}' cannot be compiled: {error}") from error
 
         def printed(self, template: Template, known: Mapping[str, Any]) -> str:
@@ -219,7 +219,7 @@ def sandbox_class() -> Callable[[], Any]:
                 for piece in template.generate(known):
                     left -= len(piece)
                     if left < 0:
-                        raise TooMuchError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
+                        raise TemplateLimitError(f"it prints more than {MAX_OUTPUT_CHARS} characters")
                     pieces.append(piece)
             except Exception as error:  # a template is a program: it may raise anything
                 what = str(error) or type(error).__name__

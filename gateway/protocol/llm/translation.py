@@ -55,8 +55,8 @@ class ReplyWriter(Protocol):
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]: ...
 
 
-class EngineSide(Protocol):
-    """How one engine is asked for text."""
+class EngineCodec(Protocol):
+    """Writes the requests for one engine, and makes the readers of its replies."""
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         """The request. `continues`: the last message is the beginning of the answer, which is to go on.
@@ -69,19 +69,19 @@ class EngineSide(Protocol):
 
 
 class GenerationTranslator:
-    """A `Translator` of one generation; a new `side` lets another engine go on."""
+    """A `Translator` of one generation; a new `codec` lets another engine go on."""
 
     def __init__(
-        self, generation: Generation, side: EngineSide, writer: ReplyWriter, *, always_stream: bool = False
+        self, generation: Generation, codec: EngineCodec, writer: ReplyWriter, *, always_stream: bool = False
     ) -> None:
         """`always_stream`: the engine streams its reply even where the client reads it whole."""
         self.streams = generation.stream
         if always_stream:
             generation = replace(generation, stream=True, include_usage=True)
         self.generation = generation
-        self.side = side
+        self.codec = codec
         self._writer = writer
-        self._reader = side.reader(generation)
+        self._reader = codec.reader(generation)
         self._text: list[str] = []  # that the client has read of the only choice
         self._num_deltas = 0
         self._has_finished = False
@@ -89,7 +89,7 @@ class GenerationTranslator:
         self._is_plain_text = generation.options.get("n", 1) == 1
 
     def request(self) -> EngineRequest:
-        return self.side.request(self.generation, continues=False)
+        return self.codec.request(self.generation, continues=False)
 
     def whole(self, reply: Reply) -> Reply:
         if reply.status == 200 and reply.content_type.startswith(_EVENTS):
@@ -144,16 +144,16 @@ class GenerationTranslator:
             options["min_tokens"] = max(0, options["min_tokens"] - self._num_deltas)
         generation = replace(generation, options=options)
         if not text:
-            request_again = self.side.request(generation, continues=False)
+            request_again = self.codec.request(generation, continues=False)
         elif generation.messages:
             begun = Message("assistant", (Text(text),))
             generation = replace(generation, messages=(*generation.messages, begun))
-            request_again, repeats = self.side.request(generation, continues=True), text
+            request_again, repeats = self.codec.request(generation, continues=True), text
         else:
             assert isinstance(generation.prompt, str)
             generation = replace(generation, prompt=generation.prompt + text)
-            request_again = self.side.request(generation, continues=False)
-        self._reader = _Continued(self.side.reader(generation), repeats)
+            request_again = self.codec.request(generation, continues=False)
+        self._reader = _Continued(self.codec.reader(generation), repeats)
         return request_again
 
     def seam(self) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.llm.canonical import Used
+from gateway.protocol.llm.canonical import TokenUsage
 
 # Ends the name of every count; `"usage":null`, which some streams say in each event, has none.
 _COUNT = b'_tokens"'
@@ -30,7 +30,7 @@ _PLAIN = frozenset(
 _NONE = (None, None)
 
 
-def read_usage(usage: Any) -> Used | None:
+def read_usage(usage: Any) -> TokenUsage | None:
     """The counts in a `usage` object; None where there are none. Anthropic's input leaves out what was cached, Used's
     prompt does not."""
     if type(usage) is not dict:
@@ -39,7 +39,7 @@ def read_usage(usage: Any) -> Used | None:
     if details == _NONE and usage.keys() <= _PLAIN:  # as most replies tell it
         prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
         if type(prompt) is int and type(completion) is int:
-            return Used(prompt, completion)
+            return TokenUsage(prompt, completion)
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
     if prompt is None and completion is None:
@@ -52,7 +52,7 @@ def read_usage(usage: Any) -> Used | None:
     if read is not None or made is not None:
         cached = read or 0
         prompt = (prompt or 0) + cached + (made or 0)
-    return Used(prompt or 0, completion or 0, cached, reasoning or 0)
+    return TokenUsage(prompt or 0, completion or 0, cached, reasoning or 0)
 
 
 def _count(counts: Any, *names: str) -> int | None:
@@ -75,7 +75,7 @@ class StreamUsage:
         self.num_events = 0  # that have come, `[DONE]` too
 
     @property
-    def used(self) -> Used | None:
+    def used(self) -> TokenUsage | None:
         """What has been told so far."""
         return read_usage(self._counts)
 
@@ -127,7 +127,7 @@ class ReplyUsage:
 
     def __init__(self) -> None:
         self._rest = b""  # where a usage may have begun
-        self.used: Used | None = None  # what has been told so far
+        self.used: TokenUsage | None = None  # what has been told so far
 
     def scan(self, data: bytes) -> None:
         """The next bytes of the body."""
@@ -144,7 +144,7 @@ class ReplyUsage:
         self._rest = data[max(at, len(data) - _KEY_BYTES) :]
 
 
-def whole_usage(body: bytes) -> Used | None:
+def whole_usage(body: bytes) -> TokenUsage | None:
     """What a whole reply tells; the same as a `ReplyUsage` that has read it."""
     at = body.rfind(_KEY)
     at = body.find(b"{", at, at + _KEY_BYTES) if at >= 0 else -1

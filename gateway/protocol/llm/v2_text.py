@@ -23,7 +23,7 @@ from gateway.protocol.llm.canonical import (
     Message,
     Text,
     TextDelta,
-    Used,
+    TokenUsage,
     data_url,
 )
 from gateway.protocol.llm.sampling_fields import OPTIONS, SAMPLING_FIELDS, FieldType
@@ -228,7 +228,7 @@ class TextReply:
         self._begun: set[int] = set()
         self._logprobs: list[list[float]] = [[] for _ in range(self.num_choices)]
         self._finished: dict[int, Finished] = {}
-        self._used = Used()
+        self._used = TokenUsage()
 
     def add(self, event: Event) -> None:
         """Keep what an event says, for `texts` and `values`."""
@@ -238,7 +238,7 @@ class TextReply:
             self._add_logprobs(event)
         elif isinstance(event, Finished):
             self._finished[event.index] = event
-        elif isinstance(event, Used):
+        elif isinstance(event, TokenUsage):
             self._used = event
 
     def add_text(self, event: TextDelta) -> str:

@@ -31,7 +31,7 @@ class Relayer(StreamReceiver, Protocol):
         ...
 
 
-class Passage:
+class RelayFastPath:
     """Receives a stream in place of `relayer`, to which it passes all but data."""
 
     __slots__ = ("_boundaries", "_channel", "_relayer", "_target")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.dataplane.context.capture import CAPTURED, CapturedFacts, CaptureReader, Copy, Tap, encode
+from gateway.dataplane.context.capture import CAPTURED, BoundedCopy, CapturedFacts, CaptureReader, Tap, encode
 
 FACTS = CapturedFacts("r", "old", None, "id-é", "POST / HTTP/1.1\r\n\r\n", False, "", 200, 0.5, 0.25)
 
@@ -27,7 +27,7 @@ def test_captures_survive_any_cut(size: int) -> None:
 
 def test_a_copy_that_is_too_long_is_none() -> None:
     """A copy up to the limit keeps all of its bytes; a longer one keeps none and counts only the size."""
-    copy = Copy(6)
+    copy = BoundedCopy(6)
     copy.add(b"abc")
     copy.add(b"def")
     assert (copy.is_whole, copy.pieces) == (True, [b"abc", b"def"])

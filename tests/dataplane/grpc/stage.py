@@ -18,7 +18,7 @@ from gateway.dataplane.context import data_plane as plane_module
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.observability.access_log import AccessLog
-from gateway.redis.bounded_client import Store
+from gateway.redis.bounded_client import BoundedRedis
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.stage import Engine, Stage, held_of_limits, load, until
 
@@ -110,7 +110,7 @@ async def grpc_stage(
     limits: dict[str, Any] | None = None,
     tls: Any = None,
     sweep_seconds: float = 0.1,
-    store: Store | None = None,
+    store: BoundedRedis | None = None,
     **settings: Any,
 ) -> AsyncIterator[GrpcStage]:
     """The data plane under these rules; its once-a-second work runs every `sweep_seconds`.

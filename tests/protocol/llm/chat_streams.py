@@ -11,8 +11,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 
 BEGUN = Started("c", "m", 9)
@@ -40,7 +40,7 @@ STREAMS: dict[str, tuple[str, list[Event]]] = {
         + STOP
         + chunk("", ',"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}')
         + DONE,
-        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop"), Used(3, 2)],
+        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop"), TokenUsage(3, 2)],
     ),
     "vLLM's, with usage null or running, and its reason": (
         chunk('{"index":0,"delta":{"role":"assistant","content":""}}', ',"usage":null')
@@ -50,7 +50,7 @@ STREAMS: dict[str, tuple[str, list[Event]]] = {
             ',"usage":{"prompt_tokens":3,"completion_tokens":2}',
         )
         + DONE,
-        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop", 0, "END"), Used(3, 2)],
+        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop", 0, "END"), TokenUsage(3, 2)],
     ),
     "SGLang's reason": (
         chunk('{"index":0,"delta":{"content":"a"},"finish_reason":"stop","matched_stop":"END"}')

@@ -17,8 +17,8 @@ from gateway.protocol.llm.canonical import (
     Generation,
     ReasoningDelta,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.chat_reply import ChatReplyReader, ChatReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, STREAMS
@@ -55,7 +55,7 @@ WHOLE: dict[str, tuple[int, bytes, list[Event]]] = {
     "a text": (
         200,
         whole('{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}'),
-        [BEGUN, TextDelta("a"), Finished("stop"), Used(3, 2, 1)],
+        [BEGUN, TextDelta("a"), Finished("stop"), TokenUsage(3, 2, 1)],
     ),
     "thoughts, calls without ids or numbers": (
         200,
@@ -65,13 +65,13 @@ WHOLE: dict[str, tuple[int, bytes, list[Event]]] = {
         ),
         [
             *(BEGUN, ReasoningDelta("x"), ToolCallDelta(0, "", "f", "{}"), ToolCallDelta(1, "", "f", "{}")),
-            *(Finished("tool_calls"), Used(3, 2, 1)),
+            *(Finished("tool_calls"), TokenUsage(3, 2, 1)),
         ],
     ),
     "no reason": (
         200,
         whole('{"message":{"content":"a"},"finish_reason":null},{"index":1,"message":null}'),
-        [BEGUN, TextDelta("a"), Finished("stop"), Finished("stop", 1), Used(3, 2, 1)],
+        [BEGUN, TextDelta("a"), Finished("stop"), Finished("stop", 1), TokenUsage(3, 2, 1)],
     ),
     "an error": (429, b'{"error":{"message":"slow","type":"x","code":"rate"}}', [EngineFailed("slow", 429, "rate")]),
     "an error that is no JSON": (502, b"Bad Gateway\n", [EngineFailed("Bad Gateway", 502)]),

@@ -14,8 +14,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.chat_reply import ChatReplyReader, ChatReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, LOGPROBS, STREAMS
@@ -70,7 +70,7 @@ def test_usage_is_told_where_the_client_asked() -> None:
     """A client that requested usage gets it in its own chunk, and null in the others; other clients get no usage
     field."""
     out = writer(include_usage=True)
-    chunks = events_of(out.feed([TextDelta("a"), TextDelta("b"), Finished(), Used(3, 2, 1, 1)]))
+    chunks = events_of(out.feed([TextDelta("a"), TextDelta("b"), Finished(), TokenUsage(3, 2, 1, 1)]))
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None, None, None]
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == {
@@ -80,7 +80,7 @@ def test_usage_is_told_where_the_client_asked() -> None:
         "prompt_tokens_details": {"cached_tokens": 1},
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
-    chunks = events_of(writer().feed([TextDelta("a"), Finished(), Used(3, 2)]))
+    chunks = events_of(writer().feed([TextDelta("a"), Finished(), TokenUsage(3, 2)]))
     assert [chunk.get("usage", "none") for chunk in chunks] == ["none", "none"]
 
 
@@ -99,7 +99,7 @@ def test_a_whole_reply_tells_all_choices() -> None:
     events = [
         *(BEGUN, ReasoningDelta("x"), ReasoningDelta("y"), ToolCallDelta(0, "1", "f", "{"), ToolCallDelta(1, "", "g")),
         *(ToolCallDelta(0, arguments="}"), Finished("tool_calls"), TextDelta("a", 1, LOGPROBS), TextDelta("b", 1)),
-        *(Finished("length", 1), Used(3, 2)),
+        *(Finished("length", 1), TokenUsage(3, 2)),
     ]
     status, body = writer().whole(events)
     calls = [

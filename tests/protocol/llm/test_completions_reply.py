@@ -17,8 +17,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.completions import (
     CompletionsReplyReader,
@@ -90,7 +90,7 @@ DONE = "data: [DONE]\n\n"
 STREAMS: dict[str, tuple[str, list[Event]]] = {
     "OpenAI's": (
         text("a") + text("b", '"stop"') + chunk("", "," + USAGE) + DONE,
-        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop"), Used(3, 2)],
+        [BEGUN, TextDelta("a"), TextDelta("b"), Finished("stop"), TokenUsage(3, 2)],
     ),
     "several choices": (
         text("a") + text("b", "null", 1) + text("", '"length"') + text("", '"stop"', 1) + DONE,
@@ -135,7 +135,7 @@ def test_a_stream_is_read_and_written(stream: str, events: list[Event]) -> None:
     """A written stream reads back as the same events."""
     assert read([stream.encode()]) == events
     out = writer(include_usage=True)
-    told = out.feed(events) + (out.end() if isinstance(events[-1], Finished | Used) else b"")
+    told = out.feed(events) + (out.end() if isinstance(events[-1], Finished | TokenUsage) else b"")
     assert read([told])[: len(events) - 1] == events[:-1]
     if not isinstance(events[-1], EngineFailed):
         assert read([told]) == events
@@ -150,7 +150,7 @@ def test_a_whole_reply_is_read() -> None:
         BEGUN,
         TextDelta("ab"),
         Finished("length"),
-        Used(3, 2),
+        TokenUsage(3, 2),
     ]
     assert CompletionsReplyReader().whole(503, b'{"error":"busy"}') == [EngineFailed("busy", 503)]
 
@@ -175,7 +175,7 @@ def test_chunks_are_written() -> None:
     out = writer()
     one = [{"token": "ab", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
     events = [BEGUN, TextDelta("a"), TextDelta(""), ReasoningDelta("x"), ReasoningDelta("", 0, "proof")]
-    events += [TextDelta("ab", 1, one), TextDelta("ab", 1, one), Finished("tool_calls", 1), Used(3, 2)]
+    events += [TextDelta("ab", 1, one), TextDelta("ab", 1, one), Finished("tool_calls", 1), TokenUsage(3, 2)]
     logprobs = {"tokens": ["ab"], "token_logprobs": [-0.5], "top_logprobs": None}
     assert [told["choices"] for told in events_of(out.feed(events))] == [
         [choice("a")],
@@ -193,7 +193,7 @@ def test_a_whole_reply_is_written() -> None:
     """A whole reply contains all choices; tool calls are left out."""
     one = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
     events = [BEGUN, TextDelta("a", 1, one), TextDelta("a", 1, one), Finished("length", 1), ReasoningDelta("x")]
-    events += [TextDelta("b"), ToolCallDelta(0, "1", "f"), Finished(), Used(3, 2)]
+    events += [TextDelta("b"), ToolCallDelta(0, "1", "f"), Finished(), TokenUsage(3, 2)]
     status, body = writer().whole(events)
     logprobs = {"tokens": ["a", "a"], "token_logprobs": [-0.5, -0.5], "top_logprobs": None, "text_offset": [0, 1]}
     assert status == 200

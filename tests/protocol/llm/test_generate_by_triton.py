@@ -11,7 +11,7 @@ import pytest
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_engine_request import flavour_of, write_request
+from gateway.protocol.llm.generate_engine_request import signature_of, write_request
 
 _DIRECT = build_opener(ProxyHandler({}))
 
@@ -19,9 +19,9 @@ _DIRECT = build_opener(ProxyHandler({}))
 def exchange(triton: TritonProcess, model: str, generation: Generation) -> list[Event]:
     url = f"{triton.http_url}/v2/models/{model}"
     with _DIRECT.open(url, timeout=30) as reply:
-        flavour = flavour_of(orjson.loads(reply.read()))
-    suffix, body, _ = write_request(generation, model=model, flavour=flavour)
-    reader = GenerateReplyReader(generation, flavour)
+        signature = signature_of(orjson.loads(reply.read()))
+    suffix, body, _ = write_request(generation, model=model, signature=signature)
+    reader = GenerateReplyReader(generation, signature)
     try:
         with _DIRECT.open(Request(f"{url}/{suffix}", body), timeout=30) as reply:
             data = reply.read()

@@ -21,11 +21,11 @@ from gateway.protocol.llm.canonical import (
     Started,
     Text,
     TextDelta,
-    Used,
+    TokenUsage,
 )
 from gateway.protocol.llm.generate_client import GenerateReplyWriter
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_engine_request import Flavour, Kind
+from gateway.protocol.llm.generate_engine_request import GenerateConvention, GenerateSignature
 
 # Requests of clients
 
@@ -117,7 +117,14 @@ def writer(body: dict[str, Any], stream: bool = False) -> GenerateReplyWriter:
     return GenerateReplyWriter(read({"text_input": "Hi"} | body, stream), id="gen-1", created=5, model="m")
 
 
-REPLY = [Started("c-1", "gpt"), ReasoningDelta("hm"), TextDelta("a"), TextDelta("b"), Finished("length"), Used(1, 2)]
+REPLY = [
+    Started("c-1", "gpt"),
+    ReasoningDelta("hm"),
+    TextDelta("a"),
+    TextDelta("b"),
+    Finished("length"),
+    TokenUsage(1, 2),
+]
 
 
 def test_a_stream_to_a_client() -> None:
@@ -190,6 +197,6 @@ def test_failures_to_a_client() -> None:
 def test_there_and_back(texts: list[str]) -> None:
     """The reader reads back what the writer writes."""
     made = writer({}, stream=True)
-    reader = GenerateReplyReader(Generation("m", prompt="Hi"), Flavour(Kind.PLAIN))
+    reader = GenerateReplyReader(Generation("m", prompt="Hi"), GenerateSignature(GenerateConvention.PLAIN))
     events = reader.feed(made.feed([TextDelta(text) for text in texts])) + reader.end()
     assert [event for event in events if isinstance(event, TextDelta)] == [TextDelta(text) for text in texts if text]

@@ -18,10 +18,10 @@ from gateway.protocol.llm.canonical import (
     Generation,
     Started,
     TextDelta,
-    Used,
+    TokenUsage,
 )
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_engine_request import flavour_of
+from gateway.protocol.llm.generate_engine_request import signature_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,
@@ -37,7 +37,7 @@ def events_of(chunks: list[bytes], reader: GenerateReplyReader) -> list[Event]:
 
 
 def reader_of(model: dict[str, Any], **options: Any) -> GenerateReplyReader:
-    return GenerateReplyReader(Generation("x", prompt="Hi", options=options), flavour_of(model))
+    return GenerateReplyReader(Generation("x", prompt="Hi", options=options), signature_of(model))
 
 
 VLLM_STREAM = [
@@ -53,7 +53,7 @@ VLLM_EVENTS = [
     TextDelta("He"),
     TextDelta("llo"),
     Finished("length"),
-    Used(2, 3),
+    TokenUsage(2, 3),
 ]
 
 
@@ -85,14 +85,14 @@ STREAMS = [
                       '{"finish_reason":["stop","None"],"text_output":["","c"]}',
                       '{"finish_reason":["stop","length"],"num_output_tokens":[1,2],"text_output":["","d"]}'],
      [Started(), TextDelta("a"), TextDelta("b", 1), TextDelta("c", 1), Finished("stop"), TextDelta("d", 1),
-      Finished("length", 1), Used(0, 3)]),
+      Finished("length", 1), TokenUsage(0, 3)]),
     # Several choices one by one.
     (TRTLLM, {"n": 2}, ['{"sequence_index":0,"text_output":"a"}', '{"sequence_index":1,"text_output":"b"}'],
      [Started(), TextDelta("a"), TextDelta("b", 1), Finished("stop"), Finished("stop", 1)]),
     # The finish reason follows from the limit if the engine reports none.
     (TRTLLM, {"max_tokens": 2}, ['{"num_output_tokens":1,"num_input_tokens":4,"text_output":"a"}',
                                  '{"num_output_tokens":1,"num_input_tokens":4,"text_output":"b"}'],
-     [Started(), TextDelta("a"), TextDelta("b"), Finished("length"), Used(4, 2)]),
+     [Started(), TextDelta("a"), TextDelta("b"), Finished("length"), TokenUsage(4, 2)]),
     # Each event repeats all the text so far.
     (LLM_API, {}, ['{"finish_reason":"None","stop_reason":"None","text_output":"a"}',
                    '{"finish_reason":"None","stop_reason":"None","text_output":"ab"}',
@@ -153,7 +153,7 @@ def test_a_repeated_prompt_is_cut_off(model: dict[str, Any], body: str, text: st
 def test_a_whole_reply() -> None:
     """A whole reply yields the same events as a stream."""
     body = b'{"finish_reason":"stop","model_name":"m","num_input_tokens":2,"num_output_tokens":3,"text_output":"a b"}'
-    assert reader_of(VLLM).whole(200, body) == [Started("", "m"), TextDelta("a b"), Finished("stop"), Used(2, 3)]
+    assert reader_of(VLLM).whole(200, body) == [Started("", "m"), TextDelta("a b"), Finished("stop"), TokenUsage(2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_a_reply_that_is_none(payload: bytes) -> None:
 def test_a_stream_that_breaks_off(chunks: list[bytes]) -> None:
     """A stream that is cut off yields no Finished event, so that readers can detect it."""
     events = events_of(chunks, reader_of(VLLM))
-    assert not [event for event in events if isinstance(event, Finished | Used)]
+    assert not [event for event in events if isinstance(event, Finished | TokenUsage)]

@@ -15,7 +15,7 @@ from gateway.protocol.llm.canonical import (
     Text,
     Tool,
 )
-from gateway.protocol.llm.generate_engine_request import flavour_of, write_request
+from gateway.protocol.llm.generate_engine_request import signature_of, write_request
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,
@@ -30,7 +30,7 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type":
 
 
 def asked(generation: Generation, model: dict[str, Any], **how: Any) -> tuple[str, dict[str, Any], list[str]]:
-    suffix, body, lost = write_request(generation, model="m", flavour=flavour_of(model), **how)
+    suffix, body, lost = write_request(generation, model="m", signature=signature_of(model), **how)
     return suffix, orjson.loads(body), lost
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import GenerateConvention, signature_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     MINILM,
@@ -24,35 +24,37 @@ from tests.protocol.llm.v2_models import (
 @pytest.mark.parametrize(
     "model, kind, tensors",
     [
-        (VLLM, Kind.VLLM, ("text_input", "text_output", "stream")),
-        (VLLM_OF_2024, Kind.VLLM, ("text_input", "text_output", "stream")),
-        (TRTLLM, Kind.TRTLLM, ("text_input", "text_output", "stream")),
-        (TRTLLM_OF_2023, Kind.TRTLLM, ("text_input", "text_output", "stream")),
-        (LLM_API, Kind.TRTLLM, ("text_input", "text_output", "streaming")),
-        (REPEATER, Kind.PLAIN, ("text_input", "text_output", "")),
-        (UPPER, Kind.PLAIN, ("TEXT", "UPPER", "")),
-        ({"name": "x", "inputs": [], "outputs": []}, Kind.PLAIN, ("text_input", "text_output", "")),
+        (VLLM, GenerateConvention.VLLM, ("text_input", "text_output", "stream")),
+        (VLLM_OF_2024, GenerateConvention.VLLM, ("text_input", "text_output", "stream")),
+        (TRTLLM, GenerateConvention.TRTLLM, ("text_input", "text_output", "stream")),
+        (TRTLLM_OF_2023, GenerateConvention.TRTLLM, ("text_input", "text_output", "stream")),
+        (LLM_API, GenerateConvention.TRTLLM, ("text_input", "text_output", "streaming")),
+        (REPEATER, GenerateConvention.PLAIN, ("text_input", "text_output", "")),
+        (UPPER, GenerateConvention.PLAIN, ("TEXT", "UPPER", "")),
+        ({"name": "x", "inputs": [], "outputs": []}, GenerateConvention.PLAIN, ("text_input", "text_output", "")),
     ],
 )
-def test_a_model_is_known_by_its_metadata(model: dict[str, Any], kind: Kind, tensors: tuple[str, str, str]) -> None:
+def test_a_model_is_known_by_its_metadata(
+    model: dict[str, Any], kind: GenerateConvention, tensors: tuple[str, str, str]
+) -> None:
     """Tensor names identify the backend; any other model with one text input and one text output is plain."""
-    flavour = flavour_of(model)
-    assert flavour.kind is kind
-    assert (flavour.text_input, flavour.text_output, flavour.stream_input) == tensors
+    signature = signature_of(model)
+    assert signature.kind is kind
+    assert (signature.text_input, signature.text_output, signature.stream_input) == tensors
 
 
 def test_what_a_backend_repeats_is_known_too() -> None:
     """Old TensorRT-LLM models repeat the prompt, and the LLM API repeats the text so far; the others do neither."""
     models = [VLLM, TRTLLM, TRTLLM_OF_2023, LLM_API, REPEATER]
-    assert [flavour_of(model).repeats_prompt for model in models] == [False, False, True, False, False]
-    assert [flavour_of(model).cumulative for model in models] == [False, False, False, True, False]
+    assert [signature_of(model).repeats_prompt for model in models] == [False, False, True, False, False]
+    assert [signature_of(model).cumulative for model in models] == [False, False, False, True, False]
     accumulates = {"parameters": {"accumulate_tokens": {"string_value": "True"}}}
-    assert flavour_of(TRTLLM_OF_2023, accumulates).cumulative
+    assert signature_of(TRTLLM_OF_2023, accumulates).cumulative
 
 
 @pytest.mark.parametrize("model", [MINILM, metadata("two", "a:BYTES b:BYTES", "c:BYTES"), metadata("n", "a:FP32", "")])
 def test_no_language_model(model: dict[str, Any]) -> None:
     """A model without one text input and one text output is rejected by name."""
     with pytest.raises(GatewayError, match=f"'{model['name']}'") as raised:
-        flavour_of(model)
+        signature_of(model)
     assert raised.value.kind is ErrorKind.UNSUPPORTED

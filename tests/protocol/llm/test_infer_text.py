@@ -16,12 +16,12 @@ from gateway.protocol.conversion.generate import generate_of_infer_request, infe
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
-from gateway.protocol.llm.canonical import EngineFailed, Finished, TextDelta, Used
-from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
+from gateway.protocol.llm.canonical import EngineFailed, Finished, TextDelta, TokenUsage
+from gateway.protocol.llm.generate_engine_request import GenerateConvention, signature_of
 from gateway.protocol.llm.infer_text import InferReplyWriter, openai_config, openai_metadata
 from gateway.protocol.llm.v2_text import TextRequest
 
-REPLY = [TextDelta("Grüße"), Finished("length"), Used(3, 2)]
+REPLY = [TextDelta("Grüße"), Finished("length"), TokenUsage(3, 2)]
 
 
 def tensor(name: str, datatype: str, data: list[Any], shape: list[int] | None = None) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def test_its_metadata() -> None:
         ("finish_reason", "BYTES", [-1]),
     ]
     assert control.rest_response("ModelMetadata", message).body == orjson.dumps(told)
-    assert flavour_of(told).kind is Kind.VLLM
+    assert signature_of(told).kind is GenerateConvention.VLLM
 
 
 def test_its_configuration() -> None:

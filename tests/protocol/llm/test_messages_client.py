@@ -12,9 +12,9 @@ from gateway.protocol.llm.canonical import (
     Started,
     Text,
     TextDelta,
+    TokenUsage,
     Tool,
     ToolCallDelta,
-    Used,
 )
 
 from .real_clients import anthropic_client
@@ -25,7 +25,7 @@ TEXT = [
     TextDelta("Hel"),
     TextDelta('lo "you" \u00e9\n'),
     Finished(),
-    Used(prompt=12, completion=2, cached=8),
+    TokenUsage(prompt=12, completion=2, cached=8),
 ]
 TOOLS = [
     Started("msg_9", "llama"),
@@ -38,7 +38,7 @@ TOOLS = [
     ToolCallDelta(0, arguments='"Rome"}'),
     ToolCallDelta(1, "call_2", "time"),
     Finished("tool_calls"),
-    Used(20, 9, 0, 4),
+    TokenUsage(20, 9, 0, 4),
 ]
 
 
@@ -78,7 +78,13 @@ def test_thinking_and_tools(stream):
 
 def test_redacted_thinking():
     """A redacted thinking block round-trips unchanged through the client."""
-    events = [Started(), ReasoningDelta("", signature="redacted_thinking:xyz"), TextDelta("a"), Finished(), Used()]
+    events = [
+        Started(),
+        ReasoningDelta("", signature="redacted_thinking:xyz"),
+        TextDelta("a"),
+        Finished(),
+        TokenUsage(),
+    ]
     for stream in (False, True):
         message, _ = ask(events, stream=stream)
         assert [block.type for block in message.content] == ["redacted_thinking", "text"]
@@ -100,7 +106,7 @@ def test_redacted_thinking():
 @pytest.mark.parametrize("stream", [False, True])
 def test_reasons(stream, finished, reason, sequence):
     """Each finish reason maps to Anthropic's stop reason."""
-    message, _ = ask([Started(), TextDelta("a"), finished, Used(1, 1)], stream=stream)
+    message, _ = ask([Started(), TextDelta("a"), finished, TokenUsage(1, 1)], stream=stream)
     assert (message.stop_reason, message.stop_sequence) == (reason, sequence)
 
 

@@ -14,8 +14,8 @@ from gateway.protocol.llm.canonical import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.messages_reply import MessagesReplyReader, MessagesReplyWriter
 
@@ -47,7 +47,7 @@ event: message_stop
 data: {"type": "message_stop"}
 
 """
-TEXT_EVENTS = [Started("msg_1", "claude"), TextDelta("Hello"), TextDelta("!"), Finished(), Used(25, 15)]
+TEXT_EVENTS = [Started("msg_1", "claude"), TextDelta("Hello"), TextDelta("!"), Finished(), TokenUsage(25, 15)]
 
 TOOLS = b"""event: message_start
 data: {"type":"message_start","message":{"id":"msg_2","model":"claude","usage":{"input_tokens":4,\
@@ -107,7 +107,7 @@ TOOLS_EVENTS = [
     ToolCallDelta(1, "t2", "g"),
     ToolCallDelta(1, arguments="{}"),
     Finished("tool_calls"),
-    Used(14, 89, 8, 7),
+    TokenUsage(14, 89, 8, 7),
 ]
 STREAMS = [(TEXT, TEXT_EVENTS), (TOOLS, TOOLS_EVENTS)]
 
@@ -191,7 +191,7 @@ MESSAGE_EVENTS = [
     ToolCallDelta(1, "t2", "g"),
     ToolCallDelta(1, arguments="{}"),
     Finished("tool_calls"),
-    Used(12, 3, 8),
+    TokenUsage(12, 3, 8),
 ]
 
 
@@ -261,7 +261,7 @@ def test_a_stream_as_written():
         b'"stop_sequence":null},"usage":{"input_tokens":3,"cache_creation_input_tokens":0,'
         b'"cache_read_input_tokens":0,"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
     )
-    assert wrote.feed([Used(3, 2)]) == ending
+    assert wrote.feed([TokenUsage(3, 2)]) == ending
     assert wrote.end() == wrote.feed([TextDelta("late")]) == b""
 
 
@@ -325,6 +325,6 @@ def test_a_failure_is_written(status, told):
 
 def test_arguments_that_are_no_json():
     """Tool arguments that were cut off are returned in Anthropic's `INVALID_JSON` wrapper."""
-    events = [Started(), ToolCallDelta(0, "c", "f", '{"a":'), Finished("length"), Used()]
+    events = [Started(), ToolCallDelta(0, "c", "f", '{"a":'), Finished("length"), TokenUsage()]
     [block] = json.loads(writer().whole(events)[1])["content"]
     assert block["input"] == {"INVALID_JSON": '{"a":'}

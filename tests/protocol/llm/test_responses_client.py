@@ -12,9 +12,9 @@ from gateway.protocol.llm.canonical import (
     Started,
     Text,
     TextDelta,
+    TokenUsage,
     Tool,
     ToolCallDelta,
-    Used,
 )
 
 from .real_clients import openai_client
@@ -24,7 +24,7 @@ TEXT = [
     TextDelta("Hel"),
     TextDelta('lo "you" \u00e9\n'),
     Finished(),
-    Used(prompt=12, completion=2, cached=8),
+    TokenUsage(prompt=12, completion=2, cached=8),
 ]
 TOOLS = [
     Started("resp_9", "llama"),
@@ -37,7 +37,7 @@ TOOLS = [
     ToolCallDelta(0, arguments='"Rome"}'),
     ToolCallDelta(1, "call_2", "time", "{}"),
     Finished("tool_calls"),
-    Used(20, 9, 0, 4),
+    TokenUsage(20, 9, 0, 4),
 ]
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 
@@ -89,7 +89,7 @@ def test_reasoning_and_tools(stream):
 @pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_incomplete(stream, reason, told):
     """A text that was cut off has the status `incomplete` and a reason."""
-    events = [Started(), TextDelta("a"), Finished(reason), Used(1, 1)]
+    events = [Started(), TextDelta("a"), Finished(reason), TokenUsage(1, 1)]
     client, _ = openai_client(events)
     if stream:
         last = list(client.responses.create(model="m", input="Hi", stream=True))[-1]
@@ -151,7 +151,7 @@ def test_a_response_is_of_the_client_s_type():
 def test_logprobs(stream):
     """Logprobs are attached to their text."""
     top = {"token": "a", "logprob": -0.5, "bytes": [97]}
-    events = [Started(), TextDelta("a", 0, [{**top, "top_logprobs": [top]}]), Finished(), Used(1, 1)]
+    events = [Started(), TextDelta("a", 0, [{**top, "top_logprobs": [top]}]), Finished(), TokenUsage(1, 1)]
     response, answering = ask(events, stream=stream, top_logprobs=1, include=["message.output_text.logprobs"])
     [logprob] = response.output[0].content[0].logprobs
     assert (logprob.token, logprob.logprob, logprob.bytes) == ("a", -0.5, [97])
@@ -205,7 +205,7 @@ def test_parsed_text():
     class City(BaseModel):
         name: str
 
-    client, answering = openai_client([Started(), TextDelta('{"name":"Rome"}'), Finished(), Used(1, 1)])
+    client, answering = openai_client([Started(), TextDelta('{"name":"Rome"}'), Finished(), TokenUsage(1, 1)])
     response = client.responses.parse(model="m", input="Hi", text_format=City)
     assert response.output_parsed == City(name="Rome")
     form = answering.asked.options["response_format"]

@@ -16,8 +16,8 @@ from gateway.protocol.llm.canonical import (
     Started,
     Text,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
-    Used,
 )
 from gateway.protocol.llm.responses_reply import ResponsesReplyReader, ResponsesReplyWriter
 
@@ -69,7 +69,7 @@ TEXT_EVENTS = [
     TextDelta("H", 0, [TOLD]),
     TextDelta("i"),
     Finished(),
-    Used(9, 5, 4, 3),
+    TokenUsage(9, 5, 4, 3),
 ]
 
 
@@ -117,7 +117,7 @@ TOOLS_EVENTS = [
     ToolCallDelta(1, "call_2", "f"),
     ToolCallDelta(1, arguments='{"b":2}'),
     Finished("tool_calls"),
-    Used(9, 5, 4, 3),
+    TokenUsage(9, 5, 4, 3),
 ]
 STREAMS = [(TEXT, TEXT_EVENTS), (TOOLS, TOOLS_EVENTS)]
 
@@ -210,7 +210,7 @@ WHOLE_EVENTS = [
     ToolCallDelta(0, "call_1", "f"),
     ToolCallDelta(0, arguments='{"a":1}'),
     Finished("tool_calls"),
-    Used(9, 5, 4, 3),
+    TokenUsage(9, 5, 4, 3),
 ]
 
 
@@ -298,7 +298,7 @@ def test_a_stream_as_written():
         "output_item.done",
     ]
     assert (ended[0]["text"], ended[2]["item"]["status"]) == ('a"\u00e9b', "completed")
-    [completed] = told_of(wrote.feed([Used(3, 2)]))
+    [completed] = told_of(wrote.feed([TokenUsage(3, 2)]))
     assert completed["sequence_number"] == 9
     assert (completed["response"]["status"], completed["response"]["output"]) == ("completed", [ended[2]["item"]])
     assert wrote.end() == wrote.feed([TextDelta("late")]) == b""
@@ -331,7 +331,7 @@ def test_items():
         ToolCallDelta(1, "id", "g", "{}"),
         ToolCallDelta(0, arguments="}"),
         Finished("tool_calls"),
-        Used(1, 1),
+        TokenUsage(1, 1),
     ]
     told = told_of(wrote.feed(events))
     assert [one["sequence_number"] for one in told] == list(range(len(told)))

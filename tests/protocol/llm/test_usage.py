@@ -9,44 +9,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol.llm.canonical import Used
+from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, read_usage, whole_usage
 
 USAGES = {
     "OpenAI, chat": (
         b"""{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29,"prompt_tokens_details":{"cached_tokens":4,
         "audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":6,"accepted_prediction_tokens":0}}""",
-        Used(19, 10, 4, 6),
+        TokenUsage(19, 10, 4, 6),
     ),
     "vLLM": (
         b'{"prompt_tokens":9,"total_tokens":13,"completion_tokens":4,"prompt_tokens_details":null}',
-        Used(9, 4),
+        TokenUsage(9, 4),
     ),
     "SGLang": (
         b'{"prompt_tokens":9,"total_tokens":13,"completion_tokens":4,"prompt_tokens_details":null,"reasoning_tokens":3}',
-        Used(9, 4, 0, 3),
+        TokenUsage(9, 4, 0, 3),
     ),
     "DeepSeek": (
         b'{"prompt_tokens":9,"completion_tokens":4,"prompt_cache_hit_tokens":8,"prompt_cache_miss_tokens":1}',
-        Used(9, 4, 8),
+        TokenUsage(9, 4, 8),
     ),
-    "embeddings": (b'{"prompt_tokens":8,"total_tokens":8}', Used(8)),
+    "embeddings": (b'{"prompt_tokens":8,"total_tokens":8}', TokenUsage(8)),
     "responses": (
         b"""{"input_tokens":36,"input_tokens_details":{"cached_tokens":30},"output_tokens":87,
         "output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}""",
-        Used(36, 87, 30, 80),
+        TokenUsage(36, 87, 30, 80),
     ),
     "Anthropic": (
         b"""{"input_tokens":5,"cache_creation_input_tokens":100,"cache_read_input_tokens":1000,"output_tokens":7,
         "service_tier":"standard","cache_creation":{"ephemeral_5m_input_tokens":100}}""",
-        Used(1105, 7, 1000),
+        TokenUsage(1105, 7, 1000),
     ),
-    "Anthropic, nothing cached": (b'{"input_tokens":5,"cache_read_input_tokens":0,"output_tokens":7}', Used(5, 7)),
+    "Anthropic, nothing cached": (
+        b'{"input_tokens":5,"cache_read_input_tokens":0,"output_tokens":7}',
+        TokenUsage(5, 7),
+    ),
 }
 
 
 @pytest.mark.parametrize("usage, used", USAGES.values(), ids=USAGES)
-def test_usage_is_read_by_every_engines_names(usage: bytes, used: Used) -> None:
+def test_usage_is_read_by_every_engines_names(usage: bytes, used: TokenUsage) -> None:
     """Usage is read under every engine's field names; the prompt count includes cached tokens."""
     assert read_usage(orjson.loads(usage)) == used
 
@@ -69,7 +72,7 @@ data: [DONE]
 
 """,
         4,
-        Used(3, 2),
+        TokenUsage(3, 2),
     ),
     "OpenAI, with usage in every chunk": (
         b"""data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}
@@ -78,13 +81,13 @@ data: {"choices":[{"delta":{"content":"b"}}],"usage":{"prompt_tokens":3,"complet
 
 """,
         2,
-        Used(3, 2),
+        TokenUsage(3, 2),
     ),
     "none told": (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n', 2, None),
     "lines end with CR LF, and pings come": (
         b': ping\r\n\r\ndata: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\r\n\r\n',
         1,
-        Used(3, 2),
+        TokenUsage(3, 2),
     ),
     "a text that tells tokens": (
         rb'data: {"choices":[{"delta":{"content":"\ndata: {\"usage\":{\"prompt_tokens\":9}}"}}]}' + b"\n\n"
@@ -107,7 +110,7 @@ data: {"type":"message_stop"}
 
 """,  # noqa: E501
         4,
-        Used(29, 15, 4),
+        TokenUsage(29, 15, 4),
     ),
     "responses": (
         b"""event: response.created
@@ -118,14 +121,14 @@ data: {"type":"response.completed","response":{"id":"r","usage":{"input_tokens":
 
 """,  # noqa: E501
         2,
-        Used(7, 4, 0, 1),
+        TokenUsage(7, 4, 0, 1),
     ),
     "what is no JSON": (b'data: {"a_tokens":\n\ndata: [1]\n\ndata:"x_tokens"\n\n', 3, None),
 }
 
 
 @pytest.mark.parametrize("stream, num_events, used", STREAMS.values(), ids=STREAMS)
-def test_a_stream_tells_its_usage(stream: bytes, num_events: int, used: Used | None) -> None:
+def test_a_stream_tells_its_usage(stream: bytes, num_events: int, used: TokenUsage | None) -> None:
     """The usage of a stream is the same when read at once or byte by byte."""
     at_once, slow = StreamUsage(), StreamUsage()
     at_once.scan(stream)
@@ -141,30 +144,33 @@ def test_a_line_that_never_ends_is_not_kept() -> None:
     scan.scan(b"data: " + b"x" * 5_000_000)
     scan.scan(b'"usage":{"prompt_tokens":9}}\n\n')
     scan.scan(b'data: {"usage":{"prompt_tokens":3}}\n\n')
-    assert scan.used == Used(3)
+    assert scan.used == TokenUsage(3)
     assert scan.num_events == 1
 
 
 WHOLE = {
     "OpenAI": (
         b'{"id":"c","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":2},"x":{}}',
-        Used(3, 2),
+        TokenUsage(3, 2),
     ),
     "written over lines": (
         b'{\n "usage" : {\n  "prompt_tokens": 3,\n  "prompt_tokens_details": {\n   "cached_tokens": 1\n  }\n }\n}',
-        Used(3, 0, 1),
+        TokenUsage(3, 0, 1),
     ),
-    "before the data": (b'{"usage":{"prompt_tokens":3},"data":[' + b"0.5," * 3000 + b"0.5]}", Used(3)),
-    "behind the data": (b'{"data":[' + b"0.5," * 3000 + b'0.5],"usage":{"prompt_tokens":3,"total_tokens":3}}', Used(3)),
+    "before the data": (b'{"usage":{"prompt_tokens":3},"data":[' + b"0.5," * 3000 + b"0.5]}", TokenUsage(3)),
+    "behind the data": (
+        b'{"data":[' + b"0.5," * 3000 + b'0.5],"usage":{"prompt_tokens":3,"total_tokens":3}}',
+        TokenUsage(3),
+    ),
     "a text that tells tokens": (
         rb'{"content":"\"usage\":{\"prompt_tokens\":9}","usage":{"prompt_tokens":3}}',
-        Used(3),
+        TokenUsage(3),
     ),
     "a tool's input that tells tokens": (
         b'{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":9}}}],"usage":{"input_tokens":3}}',
-        Used(3),
+        TokenUsage(3),
     ),
-    "another object of this name behind it": (b'{"usage":{"prompt_tokens":3},"a":{"usage":{"x":1}}}', Used(3)),
+    "another object of this name behind it": (b'{"usage":{"prompt_tokens":3},"a":{"usage":{"x":1}}}', TokenUsage(3)),
     "null": (b'{"usage":null}', None),
     "none": (b'{"error":{"message":"x"}}', None),
     "no usage, as it has no end": (b'{"usage":{' + b'"a":1,' * 1000 + b'"b":{', None),
@@ -172,7 +178,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("body, used", WHOLE.values(), ids=WHOLE)
-def test_a_whole_reply_tells_its_usage(body: bytes, used: Used | None) -> None:
+def test_a_whole_reply_tells_its_usage(body: bytes, used: TokenUsage | None) -> None:
     """The usage of a whole reply is the same when read at once or byte by byte."""
     at_once, slow = ReplyUsage(), ReplyUsage()
     at_once.scan(body)

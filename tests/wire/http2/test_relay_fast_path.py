@@ -11,7 +11,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import Setting
 from gateway.wire.http2.hpack import CachedHeaders
-from gateway.wire.http2.relay_fast_path import Passage
+from gateway.wire.http2.relay_fast_path import RelayFastPath
 from gateway.wire.http2.stream import Stream
 from tests.wire.http2.sides import REPLY, Side, headers, server
 
@@ -30,7 +30,7 @@ STEPS = st.lists(
 
 
 class Relay:
-    """Relays to a stream of a server, through a Passage or through two calls."""
+    """Relays to a stream of a server, through a `RelayFastPath` or through two calls."""
 
     def __init__(self, *, is_short: bool) -> None:
         self.side: Side = server()
@@ -41,11 +41,11 @@ class Relay:
         self.owed = 0
         self.paid = 0
         self.told: list[str] = []
-        self._passage = Passage(self, self.target) if is_short else None
+        self._fast_path = RelayFastPath(self, self.target) if is_short else None
 
     def relay(self, data: bytes) -> None:
-        if self._passage is not None:
-            self._passage.data_received(self.target, data, False)
+        if self._fast_path is not None:
+            self._fast_path.data_received(self.target, data, False)
         else:
             self.boundaries.feed(data)
             self.target.send_data(data)
@@ -111,14 +111,14 @@ def test_both_ways_do_the_same(messages: list[tuple[bytes, bool]], steps: list[t
 @pytest.mark.parametrize("data", [b"", b"x"])
 def test_whoever_had_the_stream_hears_all_but_data(data: bytes) -> None:
     relay = Relay(is_short=True)
-    passage = Passage(relay, relay.target)
+    fast_path = RelayFastPath(relay, relay.target)
     block = Block(REPLY)
-    passage.headers_received(relay.target, block, False)
-    passage.data_received(relay.target, framed(b"one"), False)
-    passage.drained(relay.target)
-    passage.data_received(relay.target, data, True)
-    passage.trailers_received(relay.target, block)
-    passage.stream_reset(relay.target, 8, "gone")
+    fast_path.headers_received(relay.target, block, False)
+    fast_path.data_received(relay.target, framed(b"one"), False)
+    fast_path.drained(relay.target)
+    fast_path.data_received(relay.target, data, True)
+    fast_path.trailers_received(relay.target, block)
+    fast_path.stream_reset(relay.target, 8, "gone")
     assert relay.told == ["headers", "drained", f"{len(data)} bytes, ended", "trailers", "reset: gone"]
     assert (relay.boundaries.count, relay.owed) == (1, len(framed(b"one")))
 

@@ -9,7 +9,7 @@ from engines.backends.paged.autocomplete import INPUTS, OUTPUTS, complete
 from engines.backends.paged.settings import read_options, read_settings
 from engines.core.errors import EngineError
 from engines.paged.base.options import EngineOptions, Speculation
-from gateway.protocol.llm.generate_engine_request import Kind, flavour_of
+from gateway.protocol.llm.generate_engine_request import GenerateConvention, signature_of
 from tests.engines.backends.support import configuration, spec
 
 BASE = Path("/repository/model")
@@ -122,9 +122,13 @@ def test_completed_tensors_are_those_of_a_vllm_backend() -> None:
         "inputs": [{"name": name, "datatype": INPUTS[name][0]} for name in [each.name for each in config.input]],
         "outputs": [{"name": name, "datatype": OUTPUTS[name][0]} for name in [each.name for each in config.output]],
     }
-    flavour = flavour_of(metadata)
-    assert flavour.kind is Kind.VLLM
-    assert (flavour.text_input, flavour.text_output, flavour.stream_input) == ("text_input", "text_output", "stream")
+    signature = signature_of(metadata)
+    assert signature.kind is GenerateConvention.VLLM
+    assert (signature.text_input, signature.text_output, signature.stream_input) == (
+        "text_input",
+        "text_output",
+        "stream",
+    )
 
 
 def test_declared_tensors_stay() -> None:

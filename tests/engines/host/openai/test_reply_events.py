@@ -11,7 +11,7 @@ from engines.host.openai.request_builder import infer_request
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import chat_request, completions
-from gateway.protocol.llm.canonical import Finished, Generation, Started, TextDelta, Used
+from gateway.protocol.llm.canonical import Finished, Generation, Started, TextDelta, TokenUsage
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -188,7 +188,7 @@ def test_a_stream_becomes_events() -> None:
         TextDelta("lo"),
         Finished("stop", 0, "!"),
     ]
-    assert reader.used == Used(4, 3, 2)
+    assert reader.used == TokenUsage(4, 3, 2)
 
 
 def test_choices_of_a_stream_are_separate() -> None:
@@ -200,7 +200,7 @@ def test_choices_of_a_stream_are_separate() -> None:
         TextDelta("c", 1),
         Finished("stop", 1),
     ]
-    assert reader.used == Used(4, 3, 2)
+    assert reader.used == TokenUsage(4, 3, 2)
 
 
 def test_a_whole_answer_becomes_events() -> None:
@@ -208,7 +208,7 @@ def test_a_whole_answer_becomes_events() -> None:
     reader = AnswerReader(completion(n=2, echo=True))
     events = reader.read(answer(text_output=["a", ""], **ending("length", 1, n=2)))
     assert events == [Started(), TextDelta("Oncea"), TextDelta("Once", 1), Finished("length", 0), Finished("length", 1)]
-    assert reader.used == Used(4, 2, 2)
+    assert reader.used == TokenUsage(4, 2, 2)
 
 
 def test_the_prompts_logprobs_stand_before_the_answers() -> None:

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from engines.host.openai.tool_calls import ToolCallReader
-from gateway.protocol.llm.canonical import Event, Finished, TextDelta, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import Event, Finished, TextDelta, TokenUsage, ToolCallDelta
 
 ROME = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 CALL = ToolCallDelta(0, "call_1", "weather", '{"city":"Rome"}')
@@ -16,7 +16,7 @@ def read(*texts: str, reason: str = "stop") -> list[Event]:
     numbers = count(1)
     reader = ToolCallReader(lambda: f"call_{next(numbers)}")
     results = [event for text in texts for event in reader.read([TextDelta(text)])]
-    results += reader.read([Finished(reason), Used(1, 2)])
+    results += reader.read([Finished(reason), TokenUsage(1, 2)])
     return joined(results)
 
 
@@ -30,7 +30,7 @@ def joined(events: list[Event]) -> list[Event]:
     return out
 
 
-CALLED, ENDED, USED = Finished("tool_calls"), Finished("stop"), Used(1, 2)
+CALLED, ENDED, USED = Finished("tool_calls"), Finished("stop"), TokenUsage(1, 2)
 TABLE: list[tuple[str, list[Event]]] = [
     ("Hello, world. \n", [TextDelta("Hello, world. \n"), ENDED, USED]),
     ("\n a < b <tool", [TextDelta("\n a < b <tool"), ENDED, USED]),
