@@ -67,7 +67,6 @@ class Http2ServerConnection(Http2Server):
     # Events of the HTTP/2 connection
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        stream.is_received = ended
         stream.receiver = call = handler_of_stream(self, stream, block)
         if ended:
             call.data_received(stream, b"", True)

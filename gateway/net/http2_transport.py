@@ -8,9 +8,10 @@ from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from gateway.net.sockets import has_hung_up
-from gateway.wire.http2.connection import Http2Connection
+from gateway.wire.http2.connection import Http2Connection, Opening
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
@@ -217,7 +218,7 @@ class Http2Server(Http2Transport):
 
     def call_ended(self, stream: Stream) -> None:
         """The reply is sent or buffered; what the client still sends is not read."""
-        if not stream.is_received and stream.is_sent:
+        if stream.is_sent and stream.peer_state is not PeerState.ENDED:
             stream.reset(ErrorCode.NO_ERROR)
 
     def drain(self) -> None:
@@ -243,7 +244,7 @@ class Http2Server(Http2Transport):
         if http2.streams or not self._idle_since:
             self._idle_since = now
         self._sweep_unsent(now)
-        if http2.awaits_opening:
+        if http2.opening is not Opening.DONE:
             if now - self._connected_at > timeouts.opening:
                 self.abort()
         elif timeouts.idle is not None and now - self._idle_since > timeouts.idle:

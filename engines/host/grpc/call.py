@@ -25,6 +25,7 @@ from engines.host.service import Service
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, INTERNAL, read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress
 from gateway.wire.http2.fields import Block
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.stream import Stream
 
 
@@ -175,7 +176,7 @@ class UnaryCall(BaseCall):
 
     @property
     def num_received(self) -> int | None:
-        return None if self.stream.is_received else self._num_bytes
+        return None if self.stream.peer_state is PeerState.ENDED else self._num_bytes
 
     @abstractmethod
     def answer(self, data: bytes, at: int, end: int) -> None:

@@ -20,6 +20,7 @@ from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import UNIMPLEMENTED
 from gateway.protocol.operations import Operation
 from gateway.wire.http2 import frames
+from gateway.wire.http2.connection import Opening
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
@@ -87,7 +88,6 @@ class GrpcConnection(Http2Server):
         super().connection_lost(exc)
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        stream.is_received = ended
         head = self.front.read_head(block)
         if not head.plan.is_grpc:
             stream.send_headers(NOT_GRPC, ended=True)
@@ -105,7 +105,7 @@ class GrpcConnection(Http2Server):
         for call in self._calls():
             call.sweep(now)
         super().sweep(now)
-        if http2.awaits_opening:
+        if http2.opening is not Opening.DONE:
             return
         if self._pinged_at:
             if now - self._pinged_at > limits.keepalive_timeout_seconds:

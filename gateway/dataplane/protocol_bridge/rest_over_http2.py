@@ -20,6 +20,7 @@ from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literals
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.stream import Stream
 
 _CONTINUE = CachedHeaders([(b":status", b"100")])
@@ -57,11 +58,11 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._owed = 0
         self._streams_events = False
         self._is_body_paused = False
-        self._has_ended = stream.is_received
+        self._has_ended = stream.peer_state is PeerState.ENDED
         self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:
-            request = client.plane.read.of_fields(*_head_of(block, has_body=not stream.is_received))
+            request = client.plane.read.of_fields(*_head_of(block, has_body=not self._has_ended))
         except GatewayError as error:
             client.plane.metrics.unrouted.count_error(error.kind.value)
             client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frame_handlers import READERS, RETURN_AT, return_window, take_block, take_data
 from gateway.wire.http2.frames import (
@@ -22,12 +25,31 @@ from gateway.wire.http2.frames import (
     Setting,
     unpack_head,
 )
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.state import ConnectionState, Http2Limits
 from gateway.wire.http2.stream import ConnectionOwner, Stream, StreamReceiver
 
 # CONTINUATION frames of one block: a block of the longest allowed length needs far fewer.
 _MAX_CONTINUATIONS = 64
 _BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
+
+
+class Opening(Enum):
+    """How far the peer has opened the connection (section 3.4)."""
+
+    PREFACE = "awaits the client's preface"
+    SETTINGS = "awaits the first frame"
+    DONE = "open"
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """A header block of which more must follow."""
+
+    stream_id: int
+    ends_stream: bool
+    pieces: list[bytes]
+    size: int
 
 
 # A small connection window would let one slow stream stop all others; each stream's own window is small instead.
@@ -38,16 +60,7 @@ class Http2Connection(ConnectionState):
     """Frames of one connection, read and written. It never raises: errors of the peer are answered as the RFC requires,
     and `failed` is set once the connection is over."""
 
-    __slots__ = (
-        "_awaits_preface",
-        "_block",
-        "_block_bytes",
-        "_block_ends",
-        "_block_stream",
-        "_buffer",
-        "_part",
-        "awaits_opening",
-    )
+    __slots__ = ("_block", "_buffer", "_part", "opening")
 
     def __init__(
         self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
@@ -55,13 +68,9 @@ class Http2Connection(ConnectionState):
         """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
         super().__init__(owner, limits, is_client=is_client, volatile=volatile)
         self._buffer = b""
-        self._awaits_preface = not is_client
-        self.awaits_opening = True  # the peer has yet to send its preface or its SETTINGS
+        self.opening = Opening.SETTINGS if is_client else Opening.PREFACE
         self._part: tuple[int, int, bool] | None = None  # of a DATA frame: stream, bytes left, whether it ends
-        self._block: list[bytes] = []  # of a header block under way
-        self._block_bytes = 0
-        self._block_stream = 0
-        self._block_ends = False
+        self._block: _OpenBlock | None = None
 
     def start(self) -> None:
         """Open the connection."""
@@ -120,14 +129,14 @@ class Http2Connection(ConnectionState):
             self._buffer = b""
         at = 0
         end = len(data)
-        if self._awaits_preface:
+        if self.opening is Opening.PREFACE:
             at = self._read_preface(data)
             if not at:
                 return
         if self._part is not None:
             at = self._read_part(data, at, end)
         limit = self.limits.max_frame_bytes
-        is_special = self.awaits_opening or self._block_stream != 0
+        is_special = self.opening is not Opening.DONE or self._block is not None
         find, find_reader = self.streams.get, READERS.get
         while end - at >= HEAD_BYTES:
             kind, flags, stream_id = unpack_head(data, at)
@@ -140,9 +149,8 @@ class Http2Connection(ConnectionState):
                     stream is not None
                     and 0 < length <= stream.receive_window
                     and length <= limit
-                    and stream.has_headers
-                    and stream.expected_bytes < 0
-                    and not stream.is_received
+                    and stream.peer_state is PeerState.SENDING
+                    and stream.expected_bytes is None
                 ):
                     self.owed += length
                     stream.receive_window -= length
@@ -158,7 +166,7 @@ class Http2Connection(ConnectionState):
                     break
                 self._expect(kind, flags, stream_id)
                 self._read_frame(kind, flags, stream_id, data[start:stop])
-                is_special = self._block_stream != 0
+                is_special = self._block is not None
             elif kind == DATA:
                 if stop <= end:
                     payload = data[start:stop]
@@ -179,7 +187,7 @@ class Http2Connection(ConnectionState):
                 read(self, flags, stream_id, data[start:stop])
             else:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
-                is_special = self._block_stream != 0
+                is_special = self._block is not None
             at = stop
         if self.owed >= RETURN_AT:
             return_window(self)
@@ -193,7 +201,7 @@ class Http2Connection(ConnectionState):
         if len(data) < len(PREFACE):
             self._buffer = data
             return 0
-        self._awaits_preface = False
+        self.opening = Opening.SETTINGS
         return len(PREFACE)
 
     def _read_part(self, data: bytes, at: int, end: int) -> int:
@@ -211,11 +219,11 @@ class Http2Connection(ConnectionState):
 
     def _expect(self, kind: int, flags: int, stream_id: int) -> None:
         """Only SETTINGS opens a connection; only CONTINUATION follows a part of a block (section 6.10)."""
-        if self.awaits_opening:
+        if self._block is None:
             if kind != SETTINGS or flags & ACK:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-            self.awaits_opening = False
-        elif kind != CONTINUATION or stream_id != self._block_stream:
+            self.opening = Opening.DONE
+        elif kind != CONTINUATION or stream_id != self._block.stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame stands in the middle of a header block")
 
     def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -242,22 +250,20 @@ class Http2Connection(ConnectionState):
             payload = payload[5:]
         if flags & END_HEADERS:
             take_block(self, stream_id, payload, flags & END_STREAM != 0)
-            return
-        self._block = [payload]
-        self._block_bytes = len(payload)
-        self._block_stream = stream_id
-        self._block_ends = flags & END_STREAM != 0
+        else:
+            self._block = _OpenBlock(stream_id, flags & END_STREAM != 0, [payload], len(payload))
 
     def _read_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not self._block_stream:
+        block = self._block
+        if block is None:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        self._block.append(payload)
-        self._block_bytes += len(payload)
-        if len(self._block) > _MAX_CONTINUATIONS or self._block_bytes > self.limits.max_header_bytes:
+        block.pieces.append(payload)
+        block.size += len(payload)
+        if len(block.pieces) > _MAX_CONTINUATIONS or block.size > self.limits.max_header_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
         if flags & END_HEADERS:
-            block, self._block, self._block_stream = b"".join(self._block), [], 0
-            take_block(self, stream_id, block, self._block_ends)
+            self._block = None
+            take_block(self, stream_id, b"".join(block.pieces), block.ends_stream)
 
 
 def _without_padding(payload: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ACK, MAX_WINDOW, STREAM_MASK, ErrorCode, Http2Error, Setting, unpack_u32
+from gateway.wire.http2.peer_state import FAULTS, PeerEvent, PeerState
 from gateway.wire.http2.state import NO_RECEIVER, SETTINGS_COST, ConnectionState
 from gateway.wire.http2.stream import Stream
 
@@ -27,19 +28,17 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
     if stream is None:
         state.refuse_closed(stream_id, "DATA")
         return
-    if stream.is_received:
-        state.fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end of the stream")
+    if stream.peer_state is not PeerState.SENDING:
+        event = PeerEvent.DATA_END if ended else PeerEvent.DATA
+        state.fault(stream_id, *FAULTS[stream.peer_state, event])
         return
     stream.receive_window -= size
     if stream.receive_window < 0:
         state.fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more came than the stream's window allows")
         return
-    if not stream.has_headers:
-        state.fault(stream_id, ErrorCode.PROTOCOL_ERROR, "DATA before the header fields")
-        return
     if size != len(data):
         stream.credit(size - len(data))
-    if stream.expected_bytes >= 0:
+    if stream.expected_bytes is not None:
         stream.expected_bytes -= len(data)
         if stream.expected_bytes < 0 or (ended and stream.expected_bytes):
             wrong = "the body has not the length that content-length tells"
@@ -49,7 +48,7 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
         state.count_idle_frame()
         return
     if ended:
-        stream.is_received = True
+        stream.peer_state = PeerState.ENDED
     stream.receiver.data_received(stream, data, ended)
     if ended:
         _all_received(state, stream)
@@ -69,12 +68,13 @@ def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bo
     stream = state.streams.get(stream_id)
     if stream is None:
         _take_opening(state, stream_id, block, ended)
-    elif stream.is_received:
-        state.fault(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after the end of the stream")
-    elif stream.has_headers:
-        _take_trailers(state, stream, block, ended)
-    else:
+    elif stream.peer_state is PeerState.SILENT:
         _take_reply(state, stream, block, ended)
+    elif stream.peer_state is PeerState.SENDING and ended:
+        _take_trailers(state, stream, block)
+    else:
+        event = PeerEvent.FIELDS_END if ended else PeerEvent.FIELDS
+        state.fault(stream_id, *FAULTS[stream.peer_state, event])
 
 
 def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: bool) -> None:
@@ -95,10 +95,8 @@ def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: b
         state.fault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at the same time")
         return
     stream = Stream(state, stream_id, NO_RECEIVER, state.peer_window, state.window)
-    stream.has_headers = True
-    stream.is_received = ended
-    if block.length is not None:
-        stream.expected_bytes = block.length
+    stream.peer_state = PeerState.ENDED if ended else PeerState.SENDING
+    stream.expected_bytes = block.length
     state.streams[stream_id] = stream
     state.owner.stream_opened(stream, block, ended)
 
@@ -109,32 +107,29 @@ def _take_reply(state: ConnectionState, stream: Stream, block: Block, ended: boo
         state.fault(stream.id, ErrorCode.PROTOCOL_ERROR, fault)
         return
     status = block.fields[0][1]
-    if status.startswith(b"1"):  # an interim reply
+    if status.startswith(b"1"):
         if ended:
-            state.fault(stream.id, ErrorCode.PROTOCOL_ERROR, "an interim reply ends the stream")
+            state.fault(stream.id, *FAULTS[stream.peer_state, PeerEvent.INTERIM_END])
         else:
             state.count_idle_frame()
         return
     # The reply to a HEAD has a length and no body.
-    if block.length is not None and not ended and status not in _WITHOUT_BODY:
+    if not ended and status not in _WITHOUT_BODY:
         stream.expected_bytes = block.length
-    stream.has_headers = True
-    stream.is_received = ended
+    stream.peer_state = PeerState.ENDED if ended else PeerState.SENDING
     stream.receiver.headers_received(stream, block, ended)
     if ended:
         _all_received(state, stream)
 
 
-def _take_trailers(state: ConnectionState, stream: Stream, block: Block, ended: bool) -> None:
+def _take_trailers(state: ConnectionState, stream: Stream, block: Block) -> None:
     fault = block.fault(trailer_fault)
-    if not ended:
-        fault = "trailers do not end the stream"
-    elif stream.expected_bytes > 0:
+    if stream.expected_bytes:
         fault = "the body is shorter than its content-length"
     if fault is not None:
         state.fault(stream.id, ErrorCode.PROTOCOL_ERROR, fault)
         return
-    stream.is_received = True
+    stream.peer_state = PeerState.ENDED
     stream.receiver.trailers_received(stream, block)
     _all_received(state, stream)
 

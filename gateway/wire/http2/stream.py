@@ -9,6 +9,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode, pack_head
 from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder
+from gateway.wire.http2.peer_state import PeerState
 
 # Up to here, copying a payload behind its head is cheaper than a piece of its own.
 JOIN_BYTES = 4096
@@ -106,11 +107,10 @@ class Stream:
         "_trailers",
         "channel",
         "expected_bytes",
-        "has_headers",
         "id",
-        "is_received",
         "is_sent",
         "num_waiting",
+        "peer_state",
         "receive_window",
         "receiver",
         "send_window",
@@ -127,10 +127,9 @@ class Stream:
         self.send_window = send_window
         self.window_bytes = window_bytes  # the whole of what the peer may send before it is given back
         self.receive_window = window_bytes
-        self.expected_bytes = -1  # still to come by the content-length; -1 without one
-        self.has_headers = False  # the peer's first fields have come
+        self.expected_bytes: int | None = None  # still to come by the content-length; None without one
+        self.peer_state = PeerState.SILENT
         self.is_sent = False  # all that this side sends, or the stream is over
-        self.is_received = False
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
         self.waiting = _NOTHING  # data that the windows do not allow yet
@@ -262,7 +261,8 @@ class Stream:
 
     def stop(self) -> None:
         """It is over: what is sent on it from now on is dropped."""
-        self.is_sent = self.is_received = True
+        self.is_sent = True
+        self.peer_state = PeerState.ENDED
         self.waiting = _NOTHING
         self._trailers = None
         self.num_waiting = 0
@@ -271,7 +271,7 @@ class Stream:
     def credit(self, size: int) -> None:
         """`size` bytes of the body are consumed: the peer may send as many more."""
         self._owed += size
-        if self._owed * 2 >= self.window_bytes and not self.is_received:
+        if self._owed * 2 >= self.window_bytes and self.peer_state is not PeerState.ENDED:
             self.receive_window += self._owed
             self.channel.emit(frames.window_update(self.id, self._owed))
             self._owed = 0
@@ -300,5 +300,5 @@ class Stream:
 
     def _sent(self) -> None:
         self.is_sent = True
-        if self.is_received:
+        if self.peer_state is PeerState.ENDED:
             self.channel.stream_ended(self)

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.protocol.engine_load import Readiness
+from gateway.wire.http2.peer_state import PeerState
 from tests.dataplane.grpc.peers import GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, grpc_stage
 from tests.dataplane.stage import run, until
@@ -154,7 +155,7 @@ def test_a_client_of_reflection_that_does_not_read(tmp_path: Path) -> None:
         await call.send(*[question] * number, ended=True)
         await until(lambda: len(call.data) >= 65_535)
         (stream,) = next(iter(it.plane.connections)).http2.streams.values()  # type: ignore[attr-defined]
-        await until(lambda: stream.is_received)
+        await until(lambda: stream.peer_state is PeerState.ENDED)
         assert stream.num_waiting < 1_000_000
         assert (await client.ask(asked(), path=CHECK)).status == 0
         call.resume()

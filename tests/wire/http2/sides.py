@@ -7,6 +7,7 @@ from gateway.wire.http2.connection import Http2Connection
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literals
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
@@ -113,7 +114,7 @@ class Side:
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         heard = self._listen(stream)
         assert why and stream.id not in self.http2.streams
-        assert stream.is_sent and stream.is_received and not stream.is_waiting
+        assert stream.is_sent and stream.peer_state is PeerState.ENDED and not stream.is_waiting
         heard.reset, heard.why = code, why
 
     def drained(self, stream: Stream) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frames import frame
 from gateway.wire.http2.hpack import CachedHeaders
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, SETTINGS, Side, client, cut, data, errors, headers, server
 from tests.wire.http2.test_conversations import Answering, a_clients_conversation, a_servers_conversation
@@ -62,7 +63,7 @@ def is_consistent(side: Side) -> None:
         assert side.sent.endswith(http2.failed.message.encode()[:256])
     for stream_id, heard in side.heard.items():
         stream = heard.stream
-        is_over = heard.reset is not None or (stream.is_sent and stream.is_received)
+        is_over = heard.reset is not None or (stream.is_sent and stream.peer_state is PeerState.ENDED)
         assert (stream_id in http2.streams) != is_over
         assert stream.send_window >= 0 or stream_id not in http2.streams or http2.peer_window < frames.DEFAULT_WINDOW
         assert http2.send_window >= 0

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.wire.http2 import frames
+from gateway.wire.http2.connection import Opening
 from gateway.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -27,6 +28,7 @@ from gateway.wire.http2.frames import (
     window_update,
 )
 from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.peer_state import PeerState
 from gateway.wire.http2.state import Http2Limits
 from tests.wire.http2.malformed import MALFORMED, request
 from tests.wire.http2.sides import OPENING, REPLY, REQUEST, Side, client, data, errors, headers, server
@@ -215,7 +217,9 @@ def test_what_clients_may_not_send(section: str, sent: bytes, stream_id: int, co
         assert side.http2.failed is not None and not side.http2.streams
         side.feed(frame(PING, 0, 0, b"01234567"))
         assert side.take() == b""
-        assert all(heard.reset is not None for heard in side.heard.values() if not heard.stream.is_received)
+        assert all(
+            heard.reset is not None for heard in side.heard.values() if heard.stream.peer_state is not PeerState.ENDED
+        )
 
 
 @pytest.mark.parametrize("section, sent, stream_id, code", TO_SERVERS)
@@ -358,6 +362,6 @@ def test_reset_streams_are_forgotten_by_and_by() -> None:
 def test_an_unfinished_preface_is_no_error() -> None:
     """The preface may arrive byte by byte."""
     side = Side(is_client=False).feed(*(bytes([byte]) for byte in OPENING[:23]))
-    assert side.http2.failed is None and side.http2.awaits_opening
+    assert side.http2.failed is None and side.http2.opening is Opening.PREFACE
     side.feed(OPENING[23:])
-    assert not side.http2.awaits_opening
+    assert side.http2.opening is Opening.DONE

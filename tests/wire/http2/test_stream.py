@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frames import DATA, END_STREAM, ErrorCode, Setting
 from gateway.wire.http2.hpack import CachedHeaders
+from gateway.wire.http2.peer_state import PeerState
 from tests.wire.http2.sides import REPLY, Side, cut, headers, server
 
 STREAMS = (1, 3, 5)
@@ -174,5 +175,5 @@ def test_a_stream_that_is_over_sends_nothing() -> None:
     stream.reset()
     stream.credit(1 << 20)
     assert side.take() == b"" and side.num_closed == 1
-    assert (stream.is_sent, stream.is_received, stream.num_waiting) == (True, True, 0)
+    assert (stream.is_sent, stream.peer_state, stream.num_waiting) == (True, PeerState.ENDED, 0)
     assert not side.http2.streams
