@@ -26,14 +26,31 @@ class Probe(Enum):
     NOTHING = "nothing"
 
 
+_READY, _UNREADY, _SILENT = AgentState.READY, AgentState.UNREADY, AgentState.SILENT
+# What a probe makes of a running agent. One that has never been ready is still starting, whatever else it answers.
+NEXT = {
+    (AgentState.STARTING, Probe.YES): _READY,
+    (AgentState.STARTING, Probe.NO): AgentState.STARTING,
+    (AgentState.STARTING, Probe.NOTHING): AgentState.STARTING,
+    (_READY, Probe.YES): _READY,
+    (_READY, Probe.NO): _UNREADY,
+    (_READY, Probe.NOTHING): _SILENT,
+    (_UNREADY, Probe.YES): _READY,
+    (_UNREADY, Probe.NO): _UNREADY,
+    (_UNREADY, Probe.NOTHING): _SILENT,
+    (_SILENT, Probe.YES): _READY,
+    (_SILENT, Probe.NO): _UNREADY,
+    (_SILENT, Probe.NOTHING): _SILENT,
+}
+
+
 class HealthState:
     """One run of an agent, from its start at `now` on."""
 
     def __init__(self, spec: AgentSpec, now: float) -> None:
         self._spec = spec
-        self._started_at = now
+        self._since = now  # in this state
         self._ready_since: float | None = None
-        self._silent_since: float | None = None
         self._samples_over = 0
         self.state = AgentState.STARTING
 
@@ -43,23 +60,15 @@ class HealthState:
 
     def probed(self, probe: Probe, now: float) -> str | None:
         """Record a probe; the reason for a restart, if any. "Not ready" is an answer; only silence is a hang."""
-        if probe is not Probe.NOTHING:
-            self._silent_since = None
-        match probe:
-            case Probe.YES:
-                self.state = AgentState.READY
-                if self._ready_since is None:
-                    self._ready_since = now
-            case Probe.NO if self._ready_since is not None:
-                self.state = AgentState.UNREADY
-            case Probe.NOTHING if self._ready_since is not None:
-                self.state = AgentState.SILENT
-                if self._silent_since is None:
-                    self._silent_since = now
-        if self._ready_since is None and now - self._started_at >= self._spec.start_timeout:
+        before, self.state = self.state, NEXT[self.state, probe]
+        if self.state is not before:
+            self._since = now
+            if before is AgentState.STARTING:
+                self._ready_since = now
+        if self.state is AgentState.STARTING and now - self._since >= self._spec.start_timeout:
             return f"it is not ready {self._spec.start_timeout:g} s after its start"
         hang = self._spec.hang_timeout
-        if hang and self._silent_since is not None and now - self._silent_since >= hang:
+        if hang and self.state is AgentState.SILENT and now - self._since >= hang:
             return f"it has not answered for {hang:g} s"
         return None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from engines.fleet.health_state import AgentState, HealthState, Probe
+from engines.fleet.health_state import NEXT, AgentState, HealthState, Probe
 from engines.fleet.spec import AgentSpec
 
 SPEC = AgentSpec(
@@ -34,6 +36,16 @@ def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState,
     for now, probe in probes:
         reason = health.probed(probe, now)
     assert (health.state, reason) == (state, restart)
+
+
+def test_the_table_of_states() -> None:
+    """Every probe has a result in every state of a running agent, and none of a stopped one."""
+    running = {AgentState.STARTING, AgentState.READY, AgentState.UNREADY, AgentState.SILENT}
+    assert set(NEXT) == set(product(running, Probe))
+    after_ready = {YES: AgentState.READY, NO: AgentState.UNREADY, NOTHING: AgentState.SILENT}
+    expected = {(state, probe): after_ready[probe] for state, probe in NEXT}
+    expected |= {(AgentState.STARTING, probe): AgentState.STARTING for probe in (NO, NOTHING)}
+    assert expected == NEXT
 
 
 @pytest.mark.parametrize(
