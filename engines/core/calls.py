@@ -21,6 +21,7 @@ class InferenceCall:
 
     _on_end: Callable[[InferenceCall], None] | None = None
     on_cancel: Callable[[], None] | None = None
+    reschedule: Callable[[InferenceCall], None] | None = None  # runs it again at the model's request, where it may
     controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
     state_key: str | None = None  # of the implicit state that the instance keeps between steps
     batch_size = 1  # of the request: its first axis if the model batches
@@ -78,7 +79,7 @@ class InferenceCall:
         """Drop all references, so that tensors are freed with their last user and not by the garbage collector."""
         sink, on_end = self._sink, self._on_end
         self.is_over = True
-        self._sink, self._on_end, self.on_cancel = _discard, None, None
+        self._sink, self._on_end, self.on_cancel, self.reschedule = _discard, None, None, None
         sink(response, True)
         if on_end is not None:
             on_end(self)

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from engines.core.calls import InferenceCall, Submit
+from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
@@ -48,7 +48,6 @@ class ProcessInstance:
         plan: InstancePlan,
         host_requests: HostRequests,
         *,
-        resubmit: Submit | None,
         execution_timeout_seconds: float | None,
         memory_limit_bytes: int | None,
     ) -> None:
@@ -56,7 +55,6 @@ class ProcessInstance:
         self.name = plan.name
         self.key = f"{plan.name} on {plan.device_id}"  # unique among the model's instances; the name is not
         self._host_requests = host_requests
-        self._resubmit = resubmit
         self._execution_timeout_seconds = execution_timeout_seconds
         self._memory_limit_bytes = memory_limit_bytes
         self._loop = asyncio.get_running_loop()
@@ -262,10 +260,11 @@ class ProcessInstance:
             call.respond(response, is_final=is_final)
         elif is_final:
             call.finish()
-        elif self._resubmit is None:
-            call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests here"))
-        else:  # the model requests it
-            self._resubmit(call)
+        elif call.reschedule is not None:
+            call.reschedule(call)
+        else:
+            why = "it has no sequence_batching with iterative_sequence"
+            call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests: {why}"))
 
     def _report_freed(self) -> None:
         self._flush = None

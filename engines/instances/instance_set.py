@@ -58,7 +58,6 @@ async def start(
     infer: Submit,
     control: ModelControl,
     metrics: CustomMetricsInterface,
-    resubmit: Submit | None = None,
     on_change: Callable[[Instance], None] = lambda instance: None,
     limits: ProcessLimits | None = None,
     completes: bool = True,
@@ -66,9 +65,9 @@ async def start(
     """Start a model's instances, and wait until all have loaded it. The instance groups of its configuration are
     complete.
 
-    `infer` runs the models' own inferences; `resubmit` schedules a call again; `on_change` is called when an instance
-    becomes available or unavailable; `completes` lets the backend complete the configuration. Raises: EngineError if
-    the model does not load; then nothing of it runs.
+    `infer` runs the models' own inferences; `on_change` is called when an instance becomes available or unavailable;
+    `completes` lets the backend complete the configuration. Raises: EngineError if the model does not load; then
+    nothing of it runs.
     """
     config = type(spec.config)()
     config.CopyFrom(spec.config)
@@ -79,7 +78,6 @@ async def start(
         ProcessInstance(
             each,
             HostRequests(each.name, infer, control, metrics),
-            resubmit=resubmit,
             execution_timeout_seconds=timeout_seconds,
             memory_limit_bytes=None if memory_mb is None else int(memory_mb * (1 << 20)),
         )

@@ -84,7 +84,7 @@ class DynamicBatcher:
             call.fail_cancelled()
             return
         if not self._sizes.delay_ns and not self._queue and (held := self._pool.take()) is not None:
-            if self._order is not None:
+            if self._order is not None and not call.started_ns:  # one that is rescheduled keeps its place
                 self._order.join(call)
             self._pool.run(held, (call,))
             return
@@ -159,7 +159,7 @@ class DynamicBatcher:
                     return
                 for waiting in batch:
                     self._take_out(waiting)
-                    if self._order is not None:
+                    if self._order is not None and not waiting.call.started_ns:
                         self._order.join(waiting.call)
                 self._pool.run(held, [waiting.call for waiting in batch])
         finally:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError, ErrorCode
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import Clock, Instance, RequestScheduler, stopping
@@ -78,14 +77,10 @@ def scheduler_for(
 
     `config` is an `inference.ModelConfig` message. `limiter` is the host's, None without limits (`--rate-limit off`).
     `drop_state` is called when an instance may drop an implicit state. Raises: EngineError if the limiter can never
-    admit an instance, or for what this host does not support.
+    admit an instance.
     """
     enrol = None if limiter is None else enrolment(limiter, config)
     if config.HasField("sequence_batching"):
-        if config.sequence_batching.iterative_sequence:
-            raise EngineError(
-                ErrorCode.UNSUPPORTED, f"model '{config.name}' has iterative_sequence, which this host does not support"
-            )
         return SequenceScheduler(config, instances, clock, enrol, drop_state)
     if config.HasField("dynamic_batching"):
         return DynamicBatcher(config, config.dynamic_batching, instances, clock, enrol)

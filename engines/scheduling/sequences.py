@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from engines.core.calls import InferenceCall
+from engines.core.calls import InferenceCall, Sink
 from engines.core.errors import EngineError, invalid, unavailable
-from engines.core.messages import TensorData
+from engines.core.messages import InferResponse, TensorData
 from engines.scheduling.controls import Controls
 from engines.scheduling.interfaces import STOPPING, Alarm, Clock, Instance
 from engines.scheduling.rate_limiter import Enrol
@@ -53,6 +54,8 @@ class SequenceScheduler:
         self._has_state = len(batching.state) > 0
         self._goes_on = self._has_state and STATE_STORE in config.parameters
         self._state_numbers = count(1)
+        self._is_iterative = batching.iterative_sequence
+        self._sequence_ids = count(1)  # of iterative requests that name no sequence
         # Running sequences that expect requests, the longest idle first.
         self._slots: OrderedDict[SequenceId, Slot] = OrderedDict()
         self._backlogs = Backlogs(clock)
@@ -79,6 +82,8 @@ class SequenceScheduler:
         if call.is_cancelled:
             call.fail_cancelled()
             return
+        if self._is_iterative and not call.request.sequence_id:
+            call.request = replace(call.request, sequence_id=next(self._sequence_ids), sequence_start=True)
         try:
             call.controls = self._checked(call)
         except EngineError as error:
@@ -86,6 +91,9 @@ class SequenceScheduler:
             return
         call.note = self._clock.now_ns()  # since when it waits
         request = call.request
+        if self._is_iterative and request.sequence_start:
+            call.reschedule = self._run_again
+            call.through(lambda sink: partial(self._end_iterations, request.sequence_id, sink))
         if (slot := self._slots.get(request.sequence_id)) is not None:
             self._enqueue(slot, call)
         elif (backlog := self._backlogs.of(request.sequence_id)) is not None:
@@ -96,6 +104,20 @@ class SequenceScheduler:
             self._enqueue(slot, call)
         else:
             self._backlogs.open(call)
+
+    def _run_again(self, call: InferenceCall) -> None:
+        """The model wants a request of an iterative sequence to come again."""
+        call.request = replace(call.request, sequence_start=False, sequence_end=False)
+        slot = self._slots.get(call.request.sequence_id)
+        if slot is not None:
+            slot.is_in_flight = False
+        self.submit(call)
+
+    def _end_iterations(self, id: SequenceId, sink: Sink, response: InferResponse | None, is_final: bool) -> None:
+        """An iterative sequence is over with the last response to the request that started it."""
+        sink(response, is_final)
+        if is_final and (slot := self._slots.get(id)) is not None:
+            self._end(slot)
 
     def instance_changed(self, instance: Instance) -> None:
         for batcher in self._batchers:

@@ -185,7 +185,8 @@ class OldestBatcher(SlotBatcher):
         slot.is_in_flight = True
         if call.request.sequence_end:
             self._sequences.release(slot, was_ended=True)
-        call.through(lambda sink: partial(self._pass_on, slot, sink))
+        if not call.started_ns:  # else it comes again
+            call.through(lambda sink: partial(self._pass_on, slot, sink))
         self._batcher.submit(call)
 
     def _pass_on(self, slot: Slot, sink: Sink, response: InferResponse | None, is_final: bool) -> None:

@@ -36,7 +36,6 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
         instance = ProcessInstance(
             InstancePlan("m_0", "KIND_CPU"),
             HostRequests("m_0", None, None, None),  # type: ignore[arg-type]
-            resubmit=None,
             execution_timeout_seconds=None,
             memory_limit_bytes=None,
         )

@@ -111,6 +111,16 @@ class FakeInstance:
             call.respond(answer_of(call), is_final=True)
         done()
 
+    def reschedule(self) -> None:
+        """Have each call of the batch come again, as a python model may; idle rows end."""
+        calls, done = self._end()
+        done()
+        for call in calls:
+            if call.reschedule is not None:
+                call.reschedule(call)
+            else:
+                call.finish()
+
     def crash(self) -> None:
         calls, done = self._end()
         self.is_up = False

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from engines.core.errors import EngineError
 from engines.core.messages import SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, FakeInstance, HandClock, S, SchedulerClient, config
@@ -486,10 +485,73 @@ def test_a_long_sequence_that_is_answered_at_once(strategy):
     assert stage.client.order[1:] == [str(number) for number in range(2000)]
 
 
-def test_iterative_sequences_are_refused():
-    """A clear load error, not requests that hang."""
-    with pytest.raises(EngineError, match="iterative_sequence, which this host does not support"):
-        Sequences("iterative_sequence: true")
+ITERATIVE = pytest.mark.parametrize(
+    "strategy", ["direct {}", "oldest { max_candidate_sequences: 2 }", "oldest { preserve_ordering: true }"]
+)
+
+
+@ITERATIVE
+def test_iterative_sequences(strategy):
+    """A request that the model reschedules runs again in its slot, without the flags; it needs no correlation ID."""
+    stage = Sequences(f"iterative_sequence: true {strategy}", "max_batch_size: 2")
+    for name in "abc":
+        stage.client.submit(name)
+    for _ in range(3):
+        stage.instance.reschedule()
+    requests = [call.request for call in stage.client.calls.values()]
+    assert [request.sequence_id for request in requests] == [1, 2, 3]
+    assert [request.sequence_start for request in requests] == [False, False, True]  # the third has no slot yet
+    assert stage.client.outcomes() == ["waits"] * 3
+    stage.run()
+    assert stage.client.outcomes() == ["answered"] * 3
+    assert stage.scheduler.num_pending == 0
+    for name in "defg":  # the slots are free again
+        stage.client.submit(name)
+    stage.run()
+    assert stage.client.outcomes() == ["answered"] * 7
+
+
+@ITERATIVE
+def test_an_iterative_sequence_ends_with_its_first_request(strategy):
+    """With the last response to the request that started it, the sequence is over and its state dropped."""
+    state = 'state [ { input_name: "s" output_name: "s_out" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    stage = Sequences(f"iterative_sequence: true {strategy} {state}")
+    stage.step("a", 7, "S")
+    stage.instance.reschedule()
+    stage.run()
+    assert stage.dropped == [("m_0_0", "m_0_0/1")]
+    stage.step("b", 7)
+    assert stage.client.outcomes() == ["answered", NO_START.format(7)]
+
+
+@ITERATIVE
+def test_a_rescheduled_request_whose_sequence_was_idle(strategy):
+    """A sequence that timed out while its request ran has lost its slot: the request fails."""
+    stage = Sequences(f"iterative_sequence: true max_sequence_idle_microseconds: 1000 {strategy}")
+    stage.step("a", 7, "S")
+    stage.clock.move(2 * MS)
+    stage.instance.reschedule()
+    assert stage.client.outcomes() == [NO_START.format(7)]
+    stage.step("b", 8, "S")
+    stage.run()
+    assert stage.client.outcomes()[1:] == ["answered"]
+
+
+def test_many_iterations_use_no_stack():
+    """A generation of thousands of tokens is as many runs of one request."""
+    stage = Sequences("iterative_sequence: true oldest { preserve_ordering: true }")
+    stage.client.submit("a")
+    for _ in range(3000):
+        stage.instance.reschedule()
+    stage.run()
+    assert stage.client.outcomes() == ["answered"]
+
+
+def test_only_iterative_sequences_may_be_rescheduled():
+    """Requests of other models have no way back into the queue."""
+    stage = Sequences("oldest {}")
+    stage.step("a", 7, "S")
+    assert [call.reschedule for call in stage.instance.running] == [None]
 
 
 def test_a_sequence_may_have_begun_elsewhere():

@@ -385,10 +385,22 @@ def test_rescheduled_requests_come_again(stage: Stage, tmp_path: Path) -> None:
             return [None]
         return [pb.InferenceResponse([pb.Tensor("text", np.array([str(self.count).encode()], object))])]
     """
-    again: dict[str, InstanceSet] = {}
-    running = stage.start(model(tmp_path / "again", code), resubmit=lambda call: host_of(stage, **again)(call))
-    again["model"] = running
-    assert texts(stage.ask(running, tensor("text", ["x"]))) == ["3"]
+    running = stage.start(model(tmp_path / "again", code))
+    again = host_of(stage, model=running)
+    (answers,) = stage.execute(running, request(tensor("text", ["x"])), reschedule=again)
+    assert texts(answers.one()) == ["3"]
+
+
+def test_a_model_without_iterative_sequences_cannot_reschedule(stage: Stage, tmp_path: Path) -> None:
+    """Only the scheduler of iterative sequences has a way back into its queue; elsewhere the request fails."""
+    code = """
+    def execute(self, requests):
+        requests[0].set_release_flags(pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return [None]
+    """
+    running = stage.start(model(tmp_path / "never", code))
+    (answers,) = stage.execute(running, request(tensor("text", ["x"])))
+    assert "cannot reschedule its requests" in answers.error().message
 
 
 STATEFUL = """
