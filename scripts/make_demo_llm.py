@@ -193,10 +193,10 @@ def _facts(arguments: argparse.Namespace, shape: Shape, state: State, stories: L
 
 def _command(options: list[str]) -> str:
     """The options that create the same model again, without its destination."""
-    given = [one for one in options if one != "--resume" and not one.startswith("--output=")]
-    if "--output" in given:
-        del given[given.index("--output") : given.index("--output") + 2]
-    return shlex.join(given)
+    arguments = [one for one in options if one != "--resume" and not one.startswith("--output=")]
+    if "--output" in arguments:
+        del arguments[arguments.index("--output") : arguments.index("--output") + 2]
+    return shlex.join(arguments)
 
 
 def _show(console: Console, number: int, one: Document) -> None:

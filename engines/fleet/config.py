@@ -171,8 +171,8 @@ def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> Fleet
     _check_agents(agents, root.location, reading)
     base = path.absolute().parent
     attributes = {"ports": "port_range", "log_size": "log_bytes"}
-    given = ("address", "ports", "log_size", "memory_interval")
-    options: dict[str, Any] = {attributes.get(key, key): fields[key] for key in given if key in fields}
+    keys = ("address", "ports", "log_size", "memory_interval")
+    options: dict[str, Any] = {attributes.get(key, key): fields[key] for key in keys if key in fields}
     return FleetSpec(
         agents=tuple(agents),
         directory=base / fields.get("directory", f"{path.stem}.run"),

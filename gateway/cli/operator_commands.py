@@ -109,17 +109,17 @@ def set_limit(
     reason: Reason = "",
 ) -> None:
     """Change a limit's amounts; the others stay. The change applies at once, in all workers."""
-    given = {
+    amounts = {
         "requests_per_second": requests_per_second,
         "burst": burst,
         "tokens_per_minute": tokens_per_minute,
         "concurrency": concurrency,
         "max_wait": max_wait,
     }
-    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    changes: dict[str, Any] = {field: value for field, value in amounts.items() if value is not None}
     for field in without or ():
-        if field not in given:
-            raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(given)}")
+        if field not in amounts:
+            raise typer.BadParameter(f"{field!r} is no amount of a limit: {', '.join(amounts)}")
         changes[field] = None
     result = gateway.call("PUT", "limits", name, body=changes | {"reason": reason})
     typer.echo(f"Limit {name} is changed: rules {result['version']['number']}.")

@@ -92,7 +92,7 @@ def _unique(parse: Callable[[str], object], collect: Callable[[Iterable[object]]
 _ENGINE = record_of(
     "an engine",
     EngineSpec,
-    given=("name",),
+    preset=("name",),
     endpoints=one_or_many(_endpoint),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,
@@ -134,26 +134,26 @@ def _check_endpoints(engine: EngineSpec, node: Map, location: Location, reading:
 
 def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
     """Keys without effect, each with the reason."""
-    given, protocol, traits, load = node.entries, engine.protocol, engine.protocol.traits, engine.load
+    keys, protocol, traits, load = node.entries, engine.protocol, engine.protocol.traits, engine.load
     found = [
         (key, f"it is for protocol {' and '.join(other.value for other in meant_for)}")
-        for key in given
+        for key in keys
         if (meant_for := protocols_with(key)) and protocol not in meant_for
     ]
     balance = engine.balance.traits
     idle = {key for key, _ in found}
-    if "chat_template" in given and traits.has_dialects and "chat" in engine.dialects:
+    if "chat_template" in keys and traits.has_dialects and "chat" in engine.dialects:
         found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
-    if "load" in given and "load" not in idle:
+    if "load" in keys and "load" not in idle:
         if load.source == "metrics" and not engine.health.interval:
             found.append(("load", "metrics are asked for with the probes, and health.interval is 0"))
         elif load.source != "metrics" and load.path != type(load)().path:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
         elif load.source != "none" and not balance.uses_load:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
-    if "affinity" in given and not balance.by_session:
+    if "affinity" in keys and not balance.by_session:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
-    if "prefix" in given and "prefix" not in idle and not balance.by_prompt:
+    if "prefix" in keys and "prefix" not in idle and not balance.by_prompt:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
     if balance.by_prompt and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))

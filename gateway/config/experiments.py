@@ -85,13 +85,13 @@ def _steps(node: Node, reading: Reading) -> tuple[float, ...] | None:
 _EXPERIMENT = record_of(
     "an experiment",
     ExperimentSpec,
-    given=("name",),
+    preset=("name",),
     arms=one_or_many(record_of("an arm", ArmSpec)),
     guardrails=one_or_many(_guardrail),
     ramp=record_of("a ramp", RampSpec, steps=_steps, fuse=record_of("a fuse", FuseSpec)),
     bandit=record_of("a bandit", BanditSpec),
 )
-_LAYER = record_of("a layer", LayerSpec, given=("name",))
+_LAYER = record_of("a layer", LayerSpec, preset=("name",))
 
 
 def read_experiment(name: str, location: Location, node: Node, reading: Reading) -> ExperimentSpec | None:

@@ -88,7 +88,7 @@ _REQUEST = record_of(
     input=one_or_many(record_of("an input", TensorSpec, shape=list_of("a shape", values.at_least(0, values.integer)))),
 )
 _EXPECT = record_of("what is expected", ExpectSpec)
-_TEST = record_of("a test", RuleTestSpec, given=("places",), request=_REQUEST, expect=_EXPECT)
+_TEST = record_of("a test", RuleTestSpec, preset=("places",), request=_REQUEST, expect=_EXPECT)
 
 
 def read_test(node: Node, reading: Reading) -> RuleTestSpec | None:

@@ -153,8 +153,8 @@ class Record(Generic[T]):
     planned: Mapping[str, str] = field(default_factory=dict)  # key that a later version will know -> what there is
     has_location: bool = False  # the spec has the location of its node
 
-    def __call__(self, node: Node, reading: Reading, **given: object) -> T | None:
-        """Read the map and create the spec from it and `given`; None if something is wrong."""
+    def __call__(self, node: Node, reading: Reading, **preset: object) -> T | None:
+        """Read the map and create the spec from it and `preset`; None if something is wrong."""
         if not isinstance(node, Map):
             expected(node, f"{self.what} (a map)", reading)
             return None
@@ -168,8 +168,8 @@ class Record(Generic[T]):
         if reading.num_errors > errors_before or any(value is None for value in found.values()):
             return None
         if self.has_location:
-            given = {"location": node.location} | given
-        return self.make(**found, **given)
+            preset = {"location": node.location} | preset
+        return self.make(**found, **preset)
 
     def _read_entry(self, key: str, node: Map, reading: Reading) -> Any:
         entry = node.entries[key]
@@ -186,18 +186,18 @@ def record_of(
     what: str,
     spec: type[T],
     *,
-    given: tuple[str, ...] = (),
+    preset: tuple[str, ...] = (),
     required: tuple[str, ...] = (),
     planned: Mapping[str, str] = MappingProxyType({}),
     **special: Reader[Any],
 ) -> Record[T]:
     """The record of a dataclass: its fields are the keys, and those without a default are required.
 
-    A field's type determines its reader (see `reader_of`) unless `special` has one. Fields that are `given` to
+    A field's type determines its reader (see `reader_of`) unless `special` has one. Fields that are `preset` to
     the record, and `location`, are not keys.
     """
     hints = get_type_hints(spec, include_extras=True)
-    keys = [each for each in fields(spec) if each.name not in (*given, "location")]  # type: ignore[arg-type]
+    keys = [each for each in fields(spec) if each.name not in (*preset, "location")]  # type: ignore[arg-type]
     needed = [each.name for each in keys if each.default is MISSING and each.default_factory is MISSING]
     readers = {each.name: special.get(each.name) or reader_of(hints[each.name], each.name) for each in keys}
     return Record(what, spec, readers, (*needed, *required), planned, has_location="location" in hints)

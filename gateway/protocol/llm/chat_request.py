@@ -77,20 +77,20 @@ def _part(part: Fields, where: str) -> Part:
     if kind == "thinking":
         return Reasoning(required(part, "thinking", str, where))
     if kind in ("image_url", "audio_url"):
-        given = part.get(kind)
-        if isinstance(given, str):  # LangChain's of old
-            given = {"url": given}
-        given = checked(given, dict, f"{where}.{kind}")
-        rest = {name: value for name, value in given.items() if name != "url" and value is not None}
-        return Media(kind.removesuffix("_url"), required(given, "url", str, f"{where}.{kind}"), rest)
+        content = part.get(kind)
+        if isinstance(content, str):  # LangChain's of old
+            content = {"url": content}
+        content = checked(content, dict, f"{where}.{kind}")
+        rest = {name: value for name, value in content.items() if name != "url" and value is not None}
+        return Media(kind.removesuffix("_url"), required(content, "url", str, f"{where}.{kind}"), rest)
     if kind == "input_audio":
-        given = required(part, kind, dict, where)
-        data, form = (required(given, name, str, f"{where}.{kind}") for name in ("data", "format"))
+        content = required(part, kind, dict, where)
+        data, form = (required(content, name, str, f"{where}.{kind}") for name in ("data", "format"))
         return Media("audio", data if data.startswith("data:") else data_url(f"audio/{form}", data), {"format": form})
     if kind == "file":
-        given = required(part, kind, dict, where)
-        rest = {name: value for name, value in given.items() if name != "file_data" and value is not None}
-        return Media(kind, optional(given, "file_data", str, f"{where}.{kind}") or "", rest)
+        content = required(part, kind, dict, where)
+        rest = {name: value for name, value in content.items() if name != "file_data" and value is not None}
+        return Media(kind, optional(content, "file_data", str, f"{where}.{kind}") or "", rest)
     raise unsupported(f"'{where}.type' is '{kind}'; only texts, images, sounds and files can be told to another engine")
 
 
@@ -145,36 +145,36 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 def read_request(body: bytes) -> Generation:
     """What a client asks of `/v1/chat/completions`."""
-    given = read_fields(body)
-    model = required(given, "model", str)
-    messages = read_messages(given.pop("messages", None))
-    tools, choice = read_tools(given), read_tool_choice(given)
-    stream, include_usage, more = read_stream(given)
-    logprobs = _logprobs(given)
-    del given["model"]
-    options = read_options(given) | logprobs | more
+    fields = read_fields(body)
+    model = required(fields, "model", str)
+    messages = read_messages(fields.pop("messages", None))
+    tools, choice = read_tools(fields), read_tool_choice(fields)
+    stream, include_usage, more = read_stream(fields)
+    logprobs = _logprobs(fields)
+    del fields["model"]
+    options = read_options(fields) | logprobs | more
     if tools or choice.get("tool_choice") not in (None, "auto", "none"):
         options |= choice
     return Generation(model, None, messages, tools, options, stream, include_usage)
 
 
-def _logprobs(given: Fields) -> dict[str, Any]:
-    """Whether they are asked, and how many alternatives; these fields are taken out of `given`."""
-    requested, top = optional(given, "logprobs", bool), optional(given, "top_logprobs", int)
-    given.pop("logprobs", None)
-    given.pop("top_logprobs", None)
+def _logprobs(fields: Fields) -> dict[str, Any]:
+    """Whether they are asked, and how many alternatives; these fields are taken out of `fields`."""
+    requested, top = optional(fields, "logprobs", bool), optional(fields, "top_logprobs", int)
+    fields.pop("logprobs", None)
+    fields.pop("top_logprobs", None)
     if top and not requested:
         raise bad_request("'top_logprobs' needs 'logprobs': true")
     return {"logprobs": top or 0} if requested else {}
 
 
-def read_messages(given: Any) -> tuple[Message, ...]:
+def read_messages(value: Any) -> tuple[Message, ...]:
     """The messages of a body."""
-    if not given:
+    if not value:
         raise bad_request("'messages' is missing; it must be a list of at least one message")
     messages: list[Message] = []
     called: dict[str, str] = {}  # function -> made-up id of its last call
-    for where, message in objects(given, "messages"):
+    for where, message in objects(value, "messages"):
         role = required(message, "role", str, where)
         if role == "function":
             name = required(message, "name", str, where)

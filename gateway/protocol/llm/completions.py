@@ -38,39 +38,39 @@ def read_request(body: bytes) -> Generation:
 
 def read_requests(body: bytes) -> list[Generation]:
     """One generation for each prompt of a body, in their order; evaluations send several, which no stream can tell."""
-    given = read_fields(body)
-    prompts = given.get("prompt")
+    fields = read_fields(body)
+    prompts = fields.get("prompt")
     if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
-        return [_generation(given)]
-    if optional(given, "stream", bool):
+        return [_generation(fields)]
+    if optional(fields, "stream", bool):
         raise bad_request(f"'prompt' holds {len(prompts)} prompts, of which a stream can tell one; ask for each alone")
-    first = _generation({**given, "prompt": prompts[0]})
+    first = _generation({**fields, "prompt": prompts[0]})
     return [first, *(replace(first, prompt=_prompt(prompt)) for prompt in prompts[1:])]
 
 
-def _generation(given: Fields) -> Generation:
-    model = required(given, "model", str)
-    prompt = _prompt(given.pop("prompt", None))
-    stream, include_usage, more = read_stream(given)
-    logprobs = optional(given, "logprobs", int)
-    given.pop("logprobs", None)
-    del given["model"]
-    options = {"max_tokens": DEFAULT_MAX_TOKENS} | read_options(given) | more
+def _generation(fields: Fields) -> Generation:
+    model = required(fields, "model", str)
+    prompt = _prompt(fields.pop("prompt", None))
+    stream, include_usage, more = read_stream(fields)
+    logprobs = optional(fields, "logprobs", int)
+    fields.pop("logprobs", None)
+    del fields["model"]
+    options = {"max_tokens": DEFAULT_MAX_TOKENS} | read_options(fields) | more
     if logprobs is not None:
         options["logprobs"] = logprobs
     return Generation(model, prompt, (), (), options, stream, include_usage)
 
 
-def _prompt(given: Any) -> str | Sequence[int]:
+def _prompt(value: Any) -> str | Sequence[int]:
     """The prompt: a text or token ids, alone or as the one element of a list."""
-    if isinstance(given, list) and given and isinstance(given[0], str | list):
-        if len(given) > 1:
-            raise bad_request(f"'prompt' holds {len(given)} prompts; this model's engine takes one in a request")
-        given = given[0]
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list) and given and all(type(token) is int for token in given):
-        return given
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > 1:
+            raise bad_request(f"'prompt' holds {len(value)} prompts; this model's engine takes one in a request")
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(type(token) is int for token in value):
+        return value
     raise bad_request("'prompt' must be a string or a list of token ids")
 
 

@@ -112,16 +112,16 @@ def write_reply(embeddings: Embeddings, *, model: str, base64: bool) -> bytes:
     return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage})
 
 
-def _inputs(given: Any) -> Sequence[str] | Sequence[Tokens]:
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, list) and given:
-        if all(isinstance(each, str) for each in given):
-            return given
-        if all(type(each) is int for each in given):
-            return [given]
-        if all(isinstance(each, list) and each and all(type(id) is int for id in each) for each in given):
-            return given
+def _inputs(value: Any) -> Sequence[str] | Sequence[Tokens]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(each, str) for each in value):
+            return value
+        if all(type(each) is int for each in value):
+            return [value]
+        if all(isinstance(each, list) and each and all(type(id) is int for id in each) for each in value):
+            return value
     raise bad_request("'input' must be a string, an array of strings, or token ids, and not empty")
 
 

@@ -35,12 +35,12 @@ def bad_request(message: str) -> GatewayError:
 def read_fields(body: bytes) -> Fields:
     """The fields of a request's body, a JSON object."""
     try:
-        given = orjson.loads(body)
+        fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise bad_request("the body must be a JSON object")
-    return given
+    return fields
 
 
 def checked(value: Any, kind: Kind, where: str) -> Any:

@@ -63,40 +63,40 @@ _WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standar
 
 def read_request(body: bytes) -> Generation:
     """What a client asks of `/v1/messages`."""
-    given = read_fields(body)
-    model = required(given, "model", str)
-    if given.get("max_tokens") is None:
+    fields = read_fields(body)
+    model = required(fields, "model", str)
+    if fields.get("max_tokens") is None:
         what = "'max_tokens' is missing; Anthropic's messages require it: how many tokens to generate at most"
         raise bad_request(what)
-    options = _options(given)
-    messages = [*_system(given.get("system")), *_messages(required(given, "messages", list))]
-    if not given["messages"]:
+    options = _options(fields)
+    messages = [*_system(fields.get("system")), *_messages(required(fields, "messages", list))]
+    if not fields["messages"]:
         raise bad_request("'messages' must hold at least one message")
-    tools = tuple(_read_tool(tool, where) for where, tool in objects(given.get("tools") or [], "tools"))
+    tools = tuple(_read_tool(tool, where) for where, tool in objects(fields.get("tools") or [], "tools"))
     if not tools and options.get("tool_choice") in ("auto", "none"):
         del options["tool_choice"]
-    stream = bool(optional(given, "stream", bool))
-    options = with_others(options, given, _READ_ELSEWHERE, _WITHOUT_EFFECT)
+    stream = bool(optional(fields, "stream", bool))
+    options = with_others(options, fields, _READ_ELSEWHERE, _WITHOUT_EFFECT)
     return Generation(model, None, tuple(messages), tools, options, stream, include_usage=stream)
 
 
-def _options(given: Fields) -> dict[str, Any]:
+def _options(fields: Fields) -> dict[str, Any]:
     """The options among these fields, by their canonical names."""
     options: dict[str, Any] = {}
     for name, kind in _SAME_NAME.items():
-        if optional(given, name, kind) is not None:
-            options[name] = given[name]
-    if given.get("stop_sequences"):
-        options["stop"] = texts(given["stop_sequences"], "stop_sequences")
-    metadata = dict(optional(given, "metadata", dict) or {})
+        if optional(fields, name, kind) is not None:
+            options[name] = fields[name]
+    if fields.get("stop_sequences"):
+        options["stop"] = texts(fields["stop_sequences"], "stop_sequences")
+    metadata = dict(optional(fields, "metadata", dict) or {})
     if optional(metadata, "user_id", str, "metadata") is not None:
         options["user"] = metadata["user_id"]
     metadata.pop("user_id", None)
     if metadata:
         options["metadata"] = metadata
-    options |= _thinking(optional(given, "thinking", dict))
-    options |= _read_output(optional(given, "output_config", dict) or {})
-    return options | _read_tool_choice(optional(given, "tool_choice", dict))
+    options |= _thinking(optional(fields, "thinking", dict))
+    options |= _read_output(optional(fields, "output_config", dict) or {})
+    return options | _read_tool_choice(optional(fields, "tool_choice", dict))
 
 
 def _thinking(thinking: Fields | None) -> dict[str, Any]:
@@ -169,9 +169,9 @@ def _text(block: Fields, where: str) -> Text:
     return Text(required(block, "text", str, where))
 
 
-def _messages(given: list[Any]) -> list[Message]:
+def _messages(value: list[Any]) -> list[Message]:
     messages: list[Message] = []
-    for where, message in objects(given, "messages"):
+    for where, message in objects(value, "messages"):
         role = required(message, "role", str, where)
         if role not in ("user", "assistant", "system"):
             raise bad_request(f"'{where}.role' must be user or assistant, not '{role}'")

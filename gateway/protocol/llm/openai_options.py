@@ -1,5 +1,5 @@
 """The options of OpenAI's chat and completions bodies, and of what engines added to them. Readers take what they read
-out of `given`; they raise GatewayError(BAD_REQUEST) that names the malformed field.
+out of `fields`; they raise GatewayError(BAD_REQUEST) that names the malformed field.
 
 Sources: OpenAI API reference; vLLM's "extra parameters", SGLang's and llama.cpp's servers, OpenRouter's `reasoning`.
 """
@@ -46,55 +46,55 @@ EXTRAS = frozenset(
 _SCHEMA_FIELDS = ("guided_json", "json_schema")
 
 
-def read_options(given: Fields) -> dict[str, Any]:
+def read_options(fields: Fields) -> dict[str, Any]:
     """The options that are left in these fields, by their canonical names; what is not known keeps its own."""
     options: dict[str, Any] = {}
     for name, field, kind in _SPELLINGS:
-        value = given.pop(name, None)
+        value = fields.pop(name, None)
         if value is not None:
             if kind is int and isinstance(value, float) and value.is_integer():
                 value = int(value)
             options.setdefault(field, checked(value, kind, name))
-    if (stop := given.pop("stop", None)) is not None:
+    if (stop := fields.pop("stop", None)) is not None:
         options["stop"] = [stop] if isinstance(stop, str) else texts(stop, "stop")
-    options |= _thinking(given) | _response_format(given)
-    options |= {name: value for name, value in given.items() if value is not None}
+    options |= _thinking(fields) | _response_format(fields)
+    options |= {name: value for name, value in fields.items() if value is not None}
     if options.get("stop") == []:
         del options["stop"]
     return {name: value for name, value in options.items() if value not in _IDLE.get(name, ())}
 
 
-def _thinking(given: Fields) -> dict[str, Any]:
+def _thinking(fields: Fields) -> dict[str, Any]:
     """How much to think, as OpenRouter (`reasoning`) and Zhipu or Anthropic (`thinking`) ask it in a chat's body."""
     options: dict[str, Any] = {}
-    reasoning = given.get("reasoning")
+    reasoning = fields.get("reasoning")
     if isinstance(reasoning, dict) and reasoning.keys() <= {"effort", "max_tokens"}:
-        del given["reasoning"]
+        del fields["reasoning"]
         if (effort := optional(reasoning, "effort", str, "reasoning")) is not None:
             options["reasoning_effort"] = effort
         if (tokens := optional(reasoning, "max_tokens", int, "reasoning")) is not None:
             options["thinking_tokens"] = tokens
-    thinking = given.get("thinking")
+    thinking = fields.get("thinking")
     if thinking == {"type": "disabled"}:
-        del given["thinking"]
+        del fields["thinking"]
         options["thinking_tokens"] = 0
     elif isinstance(thinking, dict) and thinking.keys() == {"type", "budget_tokens"} and thinking["type"] == "enabled":
-        del given["thinking"]
+        del fields["thinking"]
         options["thinking_tokens"] = required(thinking, "budget_tokens", int, "thinking")
     return options
 
 
-def _response_format(given: Fields) -> dict[str, Any]:
+def _response_format(fields: Fields) -> dict[str, Any]:
     """The form that the text must have. Schemas of vLLM, SGLang and llama.cpp that stand elsewhere become OpenAI's."""
     formats: list[tuple[str, Any]] = []
-    if (fields := given.pop("response_format", None)) is not None:
-        formats.append(("response_format", _openai_format(checked(fields, dict, "response_format"))))
-    schemas = {name: given.pop(name, None) for name in _SCHEMA_FIELDS}
+    if (requested := fields.pop("response_format", None)) is not None:
+        formats.append(("response_format", _openai_format(checked(requested, dict, "response_format"))))
+    schemas = {name: fields.pop(name, None) for name in _SCHEMA_FIELDS}
     formats += [(name, _schema_format(schema, name)) for name, schema in schemas.items() if schema is not None]
-    outputs = given.get("structured_outputs")
+    outputs = fields.get("structured_outputs")
     if isinstance(outputs, dict) and [name for name, value in outputs.items() if value is not None] == ["json"]:
         formats.append(("structured_outputs", _schema_format(outputs["json"], "structured_outputs.json")))
-        del given["structured_outputs"]
+        del fields["structured_outputs"]
     if len(formats) > 1:
         raise bad_request(f"'{formats[0][0]}' and '{formats[1][0]}' both say what form the text has; leave one out")
     return {"response_format": formats[0][1]} if formats and formats[0][1]["type"] != "text" else {}
@@ -107,9 +107,9 @@ def _openai_format(fields: Fields) -> Fields:
     if kind in ("json_object", "json_schema", "json") and isinstance(schema, dict):
         return _schema_format(schema, "response_format")
     if kind == "json_schema":
-        given = required(fields, "json_schema", dict, "response_format")
-        required(given, "schema", dict, "response_format.json_schema")
-        return {"type": kind, "json_schema": {"name": "output", **given}}
+        json_schema = required(fields, "json_schema", dict, "response_format")
+        required(json_schema, "schema", dict, "response_format.json_schema")
+        return {"type": kind, "json_schema": {"name": "output", **json_schema}}
     return fields
 
 
@@ -134,16 +134,16 @@ def written_thinking(options: dict[str, Any], drop: bool) -> tuple[dict[str, Any
     return {"reasoning_effort": effort} | rest, ["thinking_tokens"] if tokens else []
 
 
-def read_tools(given: Fields) -> tuple[Tool, ...]:
+def read_tools(fields: Fields) -> tuple[Tool, ...]:
     """The tools, and the functions of before there were tools; UNSUPPORTED for tools that are no functions."""
     tools = []
-    for where, tool in objects(given.pop("tools", None) or [], "tools"):
+    for where, tool in objects(fields.pop("tools", None) or [], "tools"):
         if tool.get("type", "function") != "function":
             raise unsupported(f"'{where}.type' is '{tool['type']}'; only functions can be told to another engine")
         if "function" in tool or "name" not in tool:
             tool, where = required(tool, "function", dict, where), f"{where}.function"
         tools.append(_tool(tool, where))  # a flat one, of the responses' form, too
-    tools += [_tool(function, where) for where, function in objects(given.pop("functions", None) or [], "functions")]
+    tools += [_tool(function, where) for where, function in objects(fields.pop("functions", None) or [], "functions")]
     return tuple(tools)
 
 
@@ -162,10 +162,10 @@ def read_tool(tool: Fields, where: str, known: Collection[str], parameters: Fiel
 
 
 def with_others(
-    options: dict[str, Any], given: Fields, read: Collection[str], idle: Mapping[str, Collection[Any]]
+    options: dict[str, Any], fields: Fields, read: Collection[str], idle: Mapping[str, Collection[Any]]
 ) -> dict[str, Any]:
     """The options with all other fields, by their own names, that say something."""
-    for name, value in given.items():
+    for name, value in fields.items():
         if name not in read and value is not None and value not in idle.get(name, ()):
             options.setdefault(name, value)
     return options
@@ -181,10 +181,10 @@ def written_tool(tool: Tool) -> Fields:
     return {"type": "function", "function": function}
 
 
-def read_tool_choice(given: Fields) -> dict[str, Any]:
+def read_tool_choice(fields: Fields) -> dict[str, Any]:
     """`tool_choice`, or `function_call` of before."""
-    choice, name = given.pop("tool_choice", None), "tool_choice"
-    before = given.pop("function_call", None)
+    choice, name = fields.pop("tool_choice", None), "tool_choice"
+    before = fields.pop("function_call", None)
     if choice is None and before is not None:
         name = "function_call"
         choice = {"function": before} if isinstance(before, dict) else before
@@ -201,12 +201,12 @@ def read_tool_choice(given: Fields) -> dict[str, Any]:
     return {"tool_choice": choice}
 
 
-def read_stream(given: Fields) -> tuple[bool, bool, dict[str, Any]]:
+def read_stream(fields: Fields) -> tuple[bool, bool, dict[str, Any]]:
     """Whether a stream is wanted, whether its usage is, and options that ask more of it."""
-    stream = bool(optional(given, "stream", bool))
-    requested = optional(given, "stream_options", dict) or {}
-    given.pop("stream", None)
-    given.pop("stream_options", None)
+    stream = bool(optional(fields, "stream", bool))
+    requested = optional(fields, "stream_options", dict) or {}
+    fields.pop("stream", None)
+    fields.pop("stream_options", None)
     include_usage = bool(optional(requested, "include_usage", bool, "stream_options"))
     more = {
         f"stream_options.{name}": value

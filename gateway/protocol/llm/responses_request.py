@@ -47,14 +47,14 @@ from gateway.protocol.operations import LlmApi
 _ROLES = ("user", "assistant", "system", "developer")
 
 
-def read_input(given: Any) -> list[Message]:
+def read_input(value: Any) -> list[Message]:
     """The messages of a text, which is the user's, or of items."""
-    if isinstance(given, str):
-        return [Message("user", (Text(given),))]
-    if not isinstance(given, list):
+    if isinstance(value, str):
+        return [Message("user", (Text(value),))]
+    if not isinstance(value, list):
         raise bad_request("'input' must be a string or a list of items")
     messages: list[Message] = []
-    for where, item in objects(given, "input"):
+    for where, item in objects(value, "input"):
         kind = item.get("type") or "message"
         if kind == "message":
             role = required(item, "role", str, where)
@@ -159,43 +159,43 @@ _READ_ELSEWHERE = {
 
 def read_request(body: bytes) -> Generation:
     """What a client asks of `/v1/responses`."""
-    given = read_fields(body)
+    fields = read_fields(body)
     for name, instead in _KEPT_NOWHERE.items():
-        if given.get(name) is not None:
+        if fields.get(name) is not None:
             raise bad_request(f"'{name}' cannot be had: this gateway keeps no responses; {instead}")
-    if optional(given, "background", bool):
+    if optional(fields, "background", bool):
         raise bad_request("'background' cannot be true: this gateway keeps no responses; wait for it, or stream it")
-    optional(given, "store", bool)
-    model = required(given, "model", str)
-    instructions = optional(given, "instructions", str)
+    optional(fields, "store", bool)
+    model = required(fields, "model", str)
+    instructions = optional(fields, "instructions", str)
     messages = [Message("system", (Text(instructions),))] if instructions else []
-    if given.get("input") is None:
+    if fields.get("input") is None:
         raise bad_request("'input' is missing; it must be a string or a list of items")
-    messages += read_input(given["input"])
+    messages += read_input(fields["input"])
     if not messages:
         raise bad_request("'input' must hold at least one item")
-    tools = tuple(_tool(tool, where) for where, tool in objects(given.get("tools") or [], "tools"))
-    stream = bool(optional(given, "stream", bool))
-    return Generation(model, None, tuple(messages), tools, _options(given), stream, include_usage=stream)
+    tools = tuple(_tool(tool, where) for where, tool in objects(fields.get("tools") or [], "tools"))
+    stream = bool(optional(fields, "stream", bool))
+    return Generation(model, None, tuple(messages), tools, _options(fields), stream, include_usage=stream)
 
 
-def _options(given: Fields) -> dict[str, Any]:
+def _options(fields: Fields) -> dict[str, Any]:
     """The options among these fields by their canonical names, what is not known by its own."""
-    read = {name: optional(given, name, kind) for name, kind, _ in _CHECKED}
+    read = {name: optional(fields, name, kind) for name, kind, _ in _CHECKED}
     options = {name: read[name] for name, _, idle in _CHECKED if read[name] is not None and read[name] not in idle}
-    if optional(given, "max_output_tokens", int) is not None:
-        options["max_tokens"] = given["max_output_tokens"]
-    if optional(given, "safety_identifier", str) is not None:  # what `user` is called now
-        options.setdefault("user", given["safety_identifier"])
-    if given.get("stop"):  # vLLM's
-        options["stop"] = [given["stop"]] if isinstance(given["stop"], str) else texts(given["stop"], "stop")
-    options |= _text(optional(given, "text", dict) or {})
-    options |= _reasoning_options(optional(given, "reasoning", dict) or {})
-    options |= _logprobs(given)
-    choice = given.get("tool_choice")
-    if choice is not None and (given.get("tools") or choice not in ("auto", "none")):
+    if optional(fields, "max_output_tokens", int) is not None:
+        options["max_tokens"] = fields["max_output_tokens"]
+    if optional(fields, "safety_identifier", str) is not None:  # what `user` is called now
+        options.setdefault("user", fields["safety_identifier"])
+    if fields.get("stop"):  # vLLM's
+        options["stop"] = [fields["stop"]] if isinstance(fields["stop"], str) else texts(fields["stop"], "stop")
+    options |= _text(optional(fields, "text", dict) or {})
+    options |= _reasoning_options(optional(fields, "reasoning", dict) or {})
+    options |= _logprobs(fields)
+    choice = fields.get("tool_choice")
+    if choice is not None and (fields.get("tools") or choice not in ("auto", "none")):
         options["tool_choice"] = _tool_choice(choice)
-    return with_others(options, given, _READ_ELSEWHERE, _WITHOUT_EFFECT)
+    return with_others(options, fields, _READ_ELSEWHERE, _WITHOUT_EFFECT)
 
 
 def _text(text: Fields) -> dict[str, Any]:
@@ -232,12 +232,12 @@ def _reasoning_options(reasoning: Fields) -> dict[str, Any]:
     return options
 
 
-def _logprobs(given: Fields) -> dict[str, Any]:
-    include = texts(given.get("include") or [], "include")
+def _logprobs(fields: Fields) -> dict[str, Any]:
+    include = texts(fields.get("include") or [], "include")
     for name in include:
         if name not in _INCLUDED_ANYWAY and name != _LOGPROBS:
             raise bad_request(f"'include': '{name}' cannot be included")
-    top = optional(given, "top_logprobs", int) or 0
+    top = optional(fields, "top_logprobs", int) or 0
     return {"logprobs": top} if top or _LOGPROBS in include else {}
 
 

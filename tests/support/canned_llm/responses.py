@@ -155,8 +155,8 @@ def empty(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_items(body: Mapping[str, Any]) -> list[Turn]:
     """The turns of `input`: a text, or messages, calls and call outputs."""
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    content = body.get("input")
+    items = [{"role": "user", "content": content}] if isinstance(content, str) else content
     if not isinstance(items, list) or not items:
         raise RefusedError("'input' must be a text or a list with at least one item")
     turns = [Turn("system", body["instructions"])] if body.get("instructions") else []

@@ -117,11 +117,11 @@ class Generate:
 
     def _sorted(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the fields into tensors and parameters; a parameter with a tensor's name is a tensor."""
-        given = {name: value for name, value in body.items() if name not in ("id", "parameters")}
-        given |= body.get("parameters") or {}
+        fields = {name: value for name, value in body.items() if name not in ("id", "parameters")}
+        fields |= body.get("parameters") or {}
         known = INPUTS[self._model]
-        inputs = {name: value for name, value in given.items() if name in known}
-        return inputs, {name: value for name, value in given.items() if name not in known}
+        inputs = {name: value for name, value in fields.items() if name in known}
+        return inputs, {name: value for name, value in fields.items() if name not in known}
 
     def _excludes_input(self, inputs: Mapping[str, Any]) -> bool:
         streams, excludes = bool(inputs.get("stream")), inputs.get("exclude_input_in_output")
