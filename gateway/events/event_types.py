@@ -50,9 +50,9 @@ class SessionMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackGiven:
+class FeedbackSubmitted:
     """Feedback on a request that the receiving worker did not answer: the worker that did counts it, and publishes
-    `FeedbackTaken`."""
+    `FeedbackAccepted`."""
 
     token: str
     request_id: str
@@ -63,7 +63,7 @@ class FeedbackGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackTaken:
+class FeedbackAccepted:
     token: str
 
 
@@ -79,8 +79,8 @@ Item = (
     | EndpointDrained
     | ConditionChanged
     | SessionMoved
-    | FeedbackGiven
-    | FeedbackTaken
+    | FeedbackSubmitted
+    | FeedbackAccepted
     | ExperimentChanged
 )
 
@@ -89,8 +89,8 @@ KINDS: Mapping[str, type[Item]] = {
     "drain": EndpointDrained,
     "condition": ConditionChanged,
     "session": SessionMoved,
-    "feedback": FeedbackGiven,
-    "feedback_taken": FeedbackTaken,
+    "feedback": FeedbackSubmitted,
+    "feedback_taken": FeedbackAccepted,
     "experiment": ExperimentChanged,
 }
 _NAMES: Mapping[type, str] = {kind: name for name, kind in KINDS.items()}

@@ -7,8 +7,8 @@ from gateway.events.event_types import (
     ConditionChanged,
     EndpointDrained,
     ExperimentChanged,
-    FeedbackGiven,
-    FeedbackTaken,
+    FeedbackAccepted,
+    FeedbackSubmitted,
     Item,
     RulesActivated,
     SessionMoved,
@@ -30,11 +30,11 @@ WRITTEN = [
     ),
     (SessionMoved("s-1"), "session", '{"name":"s-1"}'),
     (
-        FeedbackGiven("t", "r-1", "rating", 0.5),
+        FeedbackSubmitted("t", "r-1", "rating", 0.5),
         "feedback",
         '{"token":"t","request_id":"r-1","name":"rating","value":0.5,"label":null,"experiment":null}',
     ),
-    (FeedbackTaken("t"), "feedback_taken", '{"token":"t"}'),
+    (FeedbackAccepted("t"), "feedback_taken", '{"token":"t"}'),
     (ExperimentChanged("x"), "experiment", '{"name":"x"}'),
 ]
 

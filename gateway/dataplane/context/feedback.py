@@ -13,7 +13,7 @@ from zlib import crc32
 
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.events.event_bus import EventBus
-from gateway.events.event_types import FeedbackGiven, FeedbackTaken
+from gateway.events.event_types import FeedbackAccepted, FeedbackSubmitted
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Arms
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -42,8 +42,8 @@ class FeedbackCollector:
         self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
         if news is not None:
-            news.subscribe(FeedbackGiven, self._on_given)
-            news.subscribe(FeedbackTaken, self._on_taken)
+            news.subscribe(FeedbackSubmitted, self._on_submitted)
+            news.subscribe(FeedbackAccepted, self._on_accepted)
 
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
         """Count a rating; False where no worker knows what it is about.
@@ -113,7 +113,7 @@ class FeedbackCollector:
         answer = self._queries[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
         self._news.publish(
-            FeedbackGiven(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
+            FeedbackSubmitted(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
         )
         try:
             return await asyncio.wait_for(answer, _TIMEOUT_SECONDS)
@@ -122,16 +122,16 @@ class FeedbackCollector:
         finally:
             del self._queries[token]
 
-    def _on_given(self, item: FeedbackGiven) -> None:
+    def _on_submitted(self, item: FeedbackSubmitted) -> None:
         rating = Rating(item.request_id, None, item.experiment, item.name, item.value, item.label)
         try:
             is_taken = self.take(rating)
         except ValueError:
             return
         if is_taken and self._news is not None:
-            self._news.publish(FeedbackTaken(item.token))
+            self._news.publish(FeedbackAccepted(item.token))
 
-    def _on_taken(self, item: FeedbackTaken) -> None:
+    def _on_accepted(self, item: FeedbackAccepted) -> None:
         answer = self._queries.get(item.token)
         if answer is not None and not answer.done():
             answer.set_result(True)
