@@ -94,8 +94,8 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         check_endpoint(book.rules, name)
         edit = partial(editor.add_endpoint, engine=name, url=body.url, grpc=body.grpc or None, weight=body.weight)
         reason = body.reason or f"{body.url} is added to engine '{name}'"
-        made = await manager.use(book.change(edit, caller.name, reason))
-        return {"engine": name, "url": body.url, "version": version_json(made)}
+        version = await manager.use(book.change(edit, caller.name, reason))
+        return {"engine": name, "url": body.url, "version": version_json(version)}
 
     @app.delete(path, tags=["engines"], responses=CHANGED)
     async def remove_endpoint(
@@ -105,8 +105,8 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         check_endpoint(book.rules, name, url.rstrip("/"))
         edit = partial(editor.remove_endpoint, engine=name, url=url)
         reason = reason or f"{url} is removed from engine '{name}'"
-        made = await manager.use(book.change(edit, caller.name, reason))
-        return {"engine": name, "url": url, "version": version_json(made)}
+        version = await manager.use(book.change(edit, caller.name, reason))
+        return {"engine": name, "url": url, "version": version_json(version)}
 
     @app.post(f"{path}/weight", tags=["engines"], responses=CHANGED)
     async def set_weight(name: str, body: EndpointWeight, caller: Admin) -> Json:
@@ -114,8 +114,8 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         check_endpoint(book.rules, name, body.url.rstrip("/"))
         edit = partial(editor.set_endpoint_weight, engine=name, url=body.url, weight=body.weight)
         reason = body.reason or f"{body.url} of engine '{name}' has weight {body.weight:g}"
-        made = await manager.use(book.change(edit, caller.name, reason))
-        return {"engine": name, "url": body.url, "weight": body.weight, "version": version_json(made)}
+        version = await manager.use(book.change(edit, caller.name, reason))
+        return {"engine": name, "url": body.url, "weight": body.weight, "version": version_json(version)}
 
 
 async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: Caller, *, is_draining: bool) -> Json:

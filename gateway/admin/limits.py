@@ -61,8 +61,8 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
 
         summary = ", ".join(f"{field} {value}" for field, value in sorted(changes.items()))
         reason = amounts.reason or f"limit '{name}': {summary}"
-        made = await control.rule_manager.use(book.change(edit, caller.name, reason))
-        return {"name": name, "version": version_json(made)}
+        version = await control.rule_manager.use(book.change(edit, caller.name, reason))
+        return {"name": name, "version": version_json(version)}
 
 
 def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
     async def start(body: RecordingRequest, caller: Operator) -> Json:
         """Record the facts that rules match of a sample of requests, and the decisions: no bodies, and only the headers
         that the rules use. It ends by itself."""
-        made = control.recordings.start(
+        recording = control.recordings.start(
             body.name,
             caller.name,
             share=body.sample,
@@ -59,7 +59,7 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
             rules=book.rules,
             number=book.in_force.number,
         )
-        return _recording_json(made)
+        return _recording_json(recording)
 
     @app.get("/recordings", tags=["recordings"])
     async def list_recordings(_: Viewer) -> Json:

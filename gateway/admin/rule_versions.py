@@ -106,14 +106,14 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
             raise HTTPException(400, "say which rules: 'files', or a 'version'; one of them")
         files = activation.files if activation.files is not None else activation.version
         assert files is not None
-        made = await manager.use(book.activate(files, caller.name, activation.reason))
-        return {"version": version_json(made), "shared": manager.is_shared}
+        version = await manager.use(book.activate(files, caller.name, activation.reason))
+        return {"version": version_json(version), "shared": manager.is_shared}
 
     @app.post("/rules/rollback", tags=["rules"], responses=REFUSED)
     async def roll_back(body: RollbackRequest, caller: Admin) -> Json:
         """Put the previous version in force; repeated, the one before that."""
-        made = await manager.use(book.roll_back(caller.name, body.reason))
-        return {"version": version_json(made), "shared": manager.is_shared}
+        version = await manager.use(book.roll_back(caller.name, body.reason))
+        return {"version": version_json(version), "shared": manager.is_shared}
 
     @app.get("/rules/export", tags=["rules"])
     async def export(caller: Viewer) -> Json:

@@ -58,8 +58,10 @@ def start(
     """Record the facts that rules match of a sample of requests, and the decisions: no bodies, and only the headers
     that the rules use."""
     body = {"name": name, "sample": sample, "seconds": seconds, "max_facts": max_facts}
-    made = gateway.call("POST", "recordings", body=body)
-    typer.echo(f"Recording {made['name']} takes {sample:.2%} of the requests for {seconds:g} s, {max_facts} at most.")
+    recording = gateway.call("POST", "recordings", body=body)
+    typer.echo(
+        f"Recording {recording['name']} takes {sample:.2%} of the requests for {seconds:g} s, {max_facts} at most."
+    )
 
 
 @app.command()

@@ -142,10 +142,10 @@ def read_recording(path: Path) -> Recording | None:
             file.seek(max(0, size - 4096))
             last = file.read().splitlines()[-1]
         data.pop("recording")
-        made = Recording(**{**data, "name": path.stem, "headers": tuple(data["headers"]), "bytes": size})
+        recording = Recording(**{**data, "name": path.stem, "headers": tuple(data["headers"]), "bytes": size})
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
-    return replace(made, **_ending(last))
+    return replace(recording, **_ending(last))
 
 
 def _ending(last: bytes) -> dict[str, Any]:

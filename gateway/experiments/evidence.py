@@ -50,27 +50,27 @@ def _write(value: Any) -> Any:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def _read(made: Any, data: Json) -> Any:
-    """Fill `made`, whose zeros determine the types, from JSON."""
-    for each in fields(made):
+def _read(counts: Any, data: Json) -> Any:
+    """Fill `counts`, whose zeros determine the types, from JSON."""
+    for each in fields(counts):
         if each.name not in data or each.name == "key":
             continue
-        zero, part = getattr(made, each.name), data[each.name]
+        zero, part = getattr(counts, each.name), data[each.name]
         if is_dataclass(zero):
             _read(zero, part)
         elif each.name == "feedback":
-            made.feedback = {str(name): _read(Feedback(), inner) for name, inner in part.items()}
+            counts.feedback = {str(name): _read(Feedback(), inner) for name, inner in part.items()}
         elif each.name == "bins":
-            made.bins = {int(number): int(count) for number, count in part.items()}
+            counts.bins = {int(number): int(count) for number, count in part.items()}
         elif isinstance(zero, dict):
-            setattr(made, each.name, {str(name): int(count) for name, count in part.items()})
+            setattr(counts, each.name, {str(name): int(count) for name, count in part.items()})
         elif isinstance(zero, list):
             if len(part) != len(zero):
                 raise ValueError(f"{each.name} has {len(part)} buckets, not {len(zero)}")
-            setattr(made, each.name, [type(zero[0])(number) for number in part])
+            setattr(counts, each.name, [type(zero[0])(number) for number in part])
         else:
-            setattr(made, each.name, type(zero)(part))
-    return made
+            setattr(counts, each.name, type(zero)(part))
+    return counts
 
 
 class TimeSeries:
@@ -99,12 +99,12 @@ class TimeSeries:
 def _spread(points: Sequence[Json], now: float, gap: float) -> list[Json]:
     """Keep the first point, points far enough from the one before, and changes if they are few."""
     has_few_changes = gap < 1.0
-    kept = [points[0]]
+    thinned = [points[0]]
     for point in points[1:]:
-        is_far = point["time"] - kept[-1]["time"] >= gap * (now - point["time"])
-        if is_far or (has_few_changes and point.get("shares") != kept[-1].get("shares")):
-            kept.append(point)
-    return kept
+        is_far = point["time"] - thinned[-1]["time"] >= gap * (now - point["time"])
+        if is_far or (has_few_changes and point.get("shares") != thinned[-1].get("shares")):
+            thinned.append(point)
+    return thinned
 
 
 Counts = Mapping[str, ArmCounts]  # by arm

@@ -110,12 +110,12 @@ def changed(
     state: RunState, status: RunStatus, now: float, by: str, reason: str, shares: Shares | None = None
 ) -> RunState:
     """The next state; `shares` None: unchanged."""
-    kept = shares is None or shares == state.shares
+    is_unchanged = shares is None or shares == state.shares
     return replace(
         state,
         status=status,
         shares=state.shares if shares is None else shares,
-        turn=state.turn if kept else state.turn + 1,
+        turn=state.turn if is_unchanged else state.turn + 1,
         revision=state.revision + 1,
         since=now,
         by=by,

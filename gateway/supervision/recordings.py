@@ -64,7 +64,7 @@ class Recordings:
             raise RecordingError(f"{_MAX_RUNNING} recordings run already: stop one of {', '.join(self._running)}")
         if len(self._paths()) >= _MAX_RECORDINGS:
             raise RecordingError(f"there are {_MAX_RECORDINGS} recordings already: delete some")
-        made = Recording(
+        recording = Recording(
             name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(used_headers(rules)))
         )
         try:
@@ -74,12 +74,12 @@ class Recordings:
             raise RecordingError(f"there is a recording {name!r} already") from None
         except OSError as error:
             raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
-        file.write(json.dumps({"recording": 1, **asdict(made)}) + "\n")
+        file.write(json.dumps({"recording": 1, **asdict(recording)}) + "\n")
         subscription = FeedSubscription(partial(self._take, name), _RATE, share, with_body_facts=True)
         timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
-        self._running[name] = _Running(made, file, subscription, timer)
+        self._running[name] = _Running(recording, file, subscription, timer)
         self._feed.add(subscription)
-        return made
+        return recording
 
     def all(self) -> Sequence[Recording]:
         """The latest first."""

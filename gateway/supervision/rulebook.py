@@ -235,8 +235,8 @@ class Rulebook:
         assert loaded.rules is not None
         names = tuple(loaded.texts)
         digest = loaded.rules.digest
-        made = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, **origin)
-        self._version = self._store.add(made, loaded.texts)
+        version = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, **origin)
+        self._version = self._store.add(version, loaded.texts)
         self._loaded = loaded
 
     def _restored(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:

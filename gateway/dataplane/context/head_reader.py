@@ -121,29 +121,29 @@ class Request:
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body is rewritten, that length."""
-        made = Request.__new__(Request)
-        made.plan = plan
-        made.id = self.id
-        made.json_length = self.json_length
-        made.session = self.session
-        made.units = self.units
-        made.timing = self.timing
+        request = Request.__new__(Request)
+        request.plan = plan
+        request.id = self.id
+        request.json_length = self.json_length
+        request.session = self.session
+        request.units = self.units
+        request.timing = self.timing
         if content_length is None:
-            made.length, made.volatile, made.lines = self.length, self.volatile, self.lines
-            return made
-        made.length = content_length
-        made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
-        made.volatile.append((_LENGTH, b"%d" % content_length))
-        made.lines = made.lines_without(())
-        return made
+            request.length, request.volatile, request.lines = self.length, self.volatile, self.lines
+            return request
+        request.length = content_length
+        request.volatile = [field for field in self.volatile if field[0] != _LENGTH]
+        request.volatile.append((_LENGTH, b"%d" % content_length))
+        request.lines = request.lines_without(())
+        return request
 
     def timed(self, since: float = 0.0) -> Request:
         """The same with a timing where the client requests one; from now on, or `since`."""
         if not self.plan.wants_timing or self.timing is not None:
             return self
-        made = self.of(self.plan)
-        made.timing = Timing(since or monotonic())
-        return made
+        request = self.of(self.plan)
+        request.timing = Timing(since or monotonic())
+        return request
 
     def value(self, name: bytes) -> bytes | None:
         for field in self.volatile:
@@ -160,8 +160,8 @@ class Request:
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
-        kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
-        return b"".join([b"%b: %b\r\n" % field for field in kept])
+        remaining = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
+        return b"".join([b"%b: %b\r\n" % field for field in remaining])
 
 
 def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:

@@ -189,41 +189,41 @@ class PreparedHead:
 
     def uncached_copy(self) -> PreparedHead:
         """A copy without what is cached for this head."""
-        made = copy(self)
-        made._named = None
-        made._models, made._leading, made.translated, made.calls = {}, {}, {}, {}
-        return made
+        prepared = copy(self)
+        prepared._named = None
+        prepared._models, prepared._leading, prepared.translated, prepared.calls = {}, {}, {}, {}
+        return prepared
 
     def decoded(self) -> PreparedHead:
         """The same for a body whose Content-Encoding has been undone."""
-        made = copy(self)
-        made.head = copy(self.head)
-        made.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
-        made._named = None
-        made.encoding = None
-        made._models = {}
-        made._leading = {}
-        return made
+        prepared = copy(self)
+        prepared.head = copy(self.head)
+        prepared.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
+        prepared._named = None
+        prepared.encoding = None
+        prepared._models = {}
+        prepared._leading = {}
+        return prepared
 
     def towards(
         self, route_target: RouteTarget, method: str, path: str, fields: list[Field], api: LlmApi | None
     ) -> PreparedHead:
         """The head of the gateway's own request to the target's engine: another path, other fields, another API. Errors
         keep the client's API."""
-        made = self.uncached_copy()
+        prepared = self.uncached_copy()
         target = path.encode("ascii")
-        made.head = head = copy(self.head)
+        prepared.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
-        made.encoding = None
-        made.without_body = False
+        prepared.encoding = None
+        prepared.without_body = False
         call = read_path(path.partition("?")[0]) if route_target.engine.spec.protocol.is_v2 else None
-        made.call = replace(call or self.call, api=api)
-        made.is_inference = made.call.operation in INFERENCE_OPERATIONS
-        made.route_target = route_target
-        made.lines = made.lines_for(route_target.engine)
-        made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
-        return made
+        prepared.call = replace(call or self.call, api=api)
+        prepared.is_inference = prepared.call.operation in INFERENCE_OPERATIONS
+        prepared.route_target = route_target
+        prepared.lines = prepared.lines_for(route_target.engine)
+        prepared.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+        return prepared
 
     def leading(self, route_target: RouteTarget) -> UpstreamHead:
         """The head for the target's engine."""

@@ -146,9 +146,9 @@ class SessionAffinity:
         text, own = session.arms.get(spec.experiment), route_target.split.arm_tokens[spec.arm]
         if text == own:
             return route_target
-        kept = route_target.arms.get(text) if text is not None else None
-        if kept is not None:
-            return kept.for_bucket(route_target.bucket)
+        assigned = route_target.arms.get(text) if text is not None else None
+        if assigned is not None:
+            return assigned.for_bucket(route_target.bucket)
         if text is None and route_target.meter is not None:
             route_target.meter.exposed()
         self.book.keep_arm(session, spec.experiment, own, now, replaces=text is not None)
@@ -216,9 +216,9 @@ class SessionAffinity:
 
     def _home(self, engine: Engine, session: Session) -> Endpoint:
         """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine."""
-        kept = session.homes.get(engine.name)
-        if kept is not None and kept[0] is engine:
-            known: Endpoint = kept[1]
+        cached = session.homes.get(engine.name)
+        if cached is not None and cached[0] is engine:
+            known: Endpoint = cached[1]
             return known
         home = engine.by_session(engine.endpoints, name_of(session.session))
         session.homes[engine.name] = (engine, home)

@@ -247,10 +247,10 @@ class Snapshot:
 
     def retire(self, successor: Snapshot) -> None:
         """Close the idle connections of endpoints that the successor no longer has."""
-        kept = {endpoint for engine in successor.engines.values() for endpoint in engine.endpoints}
+        retained = {endpoint for engine in successor.engines.values() for endpoint in engine.endpoints}
         for engine in self.engines.values():
             for endpoint in engine.endpoints:
-                if endpoint not in kept:
+                if endpoint not in retained:
                     endpoint.retire()
 
     def is_ready(self, ready_when: str) -> bool:

@@ -44,13 +44,13 @@ def held_by_engine(
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
     written = _written(_fields(head), request, route_target, session_id, field, {*identity.session_parameters})
     header = identity.session_header.encode("ascii")
-    made = request.of(_with_header(request.plan, route_target, header, session_id), len(written) + len(tensors))
-    made.volatile = [entry for entry in made.volatile if entry[0] not in (header, _JSON_LENGTH)]
+    forwarded = request.of(_with_header(request.plan, route_target, header, session_id), len(written) + len(tensors))
+    forwarded.volatile = [entry for entry in forwarded.volatile if entry[0] not in (header, _JSON_LENGTH)]
     if length is not None:
-        made.json_length = b"%d" % len(written)
-        made.volatile.append((_JSON_LENGTH, made.json_length))
-    made.lines = made.lines_without(())
-    return made, written + tensors
+        forwarded.json_length = b"%d" % len(written)
+        forwarded.volatile.append((_JSON_LENGTH, forwarded.json_length))
+    forwarded.lines = forwarded.lines_without(())
+    return forwarded, written + tensors
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -87,15 +87,15 @@ def _written(
 
 def _with_header(plan: PreparedHead, route_target: RouteTarget, field: bytes, session_id: str) -> PreparedHead:
     """The plan of the same request whose session stands in its header."""
-    made = plan.uncached_copy()
-    made.head = head = copy(plan.head)
+    prepared = plan.uncached_copy()
+    prepared.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
     head.fields.append((field, session_id.encode("utf-8", "replace")))
-    made.encoding = None
-    made.route_target = route_target
-    made.lines = made.lines_for(route_target.engine)
-    made.opening = made.opening_for(route_target)
-    return made
+    prepared.encoding = None
+    prepared.route_target = route_target
+    prepared.lines = prepared.lines_for(route_target.engine)
+    prepared.opening = prepared.opening_for(route_target)
+    return prepared
 
 
 def session_of(request: Request, body: RestBody) -> str | None:

@@ -48,10 +48,10 @@ def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
     cached = block.note
     if not isinstance(cached, RelayedBlocks):
         cached = block.note = RelayedBlocks()
-    made = cached.get(route_target.base)
-    if made is None:
-        made = cached[route_target.base] = RelayedBlock(block, route_target)
-    return made
+    relayed_block = cached.get(route_target.base)
+    if relayed_block is None:
+        relayed_block = cached[route_target.base] = RelayedBlock(block, route_target)
+    return relayed_block
 
 
 def request_id_literal(request_id: bytes) -> bytes:

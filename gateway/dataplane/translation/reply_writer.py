@@ -71,15 +71,15 @@ class TranslatedReply:
 
     def _fields(self) -> list[Field]:
         """The fields that go on."""
-        kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
+        remaining = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
         if self._plan.wants_timing:
-            kept += [field for field in self.fields if field[0] == FIELD]
+            remaining += [field for field in self.fields if field[0] == FIELD]
         if self.added:  # another gateway behind this one may tell the same of itself
             ours = {name for name, _ in self.added}
-            kept = [field for field in kept if field[0] not in ours] + self.added
+            remaining = [field for field in remaining if field[0] not in ours] + self.added
         if self.dropped:
-            kept.append((b"x-pointsman-dropped", _named(self.dropped)))
-        return [field for field in kept if field[0] != b"x-pointsman-reason"]
+            remaining.append((b"x-pointsman-dropped", _named(self.dropped)))
+        return [field for field in remaining if field[0] != b"x-pointsman-reason"]
 
 
 def _named(names: tuple[str, ...]) -> bytes:

@@ -128,14 +128,14 @@ class TranslatingHandler(Handler, ReplySink):
         self._outcome.body_received(len(body))
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
-            made = self._make(self._request, body, self._route_target)
+            translator = self._make(self._request, body, self._route_target)
         except Exception as error:
             self._refuse(self._reported(error))
             return
-        if isinstance(made, Awaitable):
-            self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
+        if isinstance(translator, Awaitable):
+            self._task = asyncio.get_running_loop().create_task(self._begin_later(translator))
         else:
-            self._begin(made)
+            self._begin(translator)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._reply.is_over = True
@@ -423,9 +423,9 @@ def _request_towards(request: Request, route_target: RouteTarget, engine_request
     volatile.append((_LENGTH, b"%d" % len(engine_request.body)))
     if request.id is not None:
         volatile.append((_REQUEST_ID, request.id))
-    made = Request(_plan_towards(request.plan, route_target, engine_request), volatile)
-    made.timing = request.timing
-    return made
+    upstream_request = Request(_plan_towards(request.plan, route_target, engine_request), volatile)
+    upstream_request.timing = request.timing
+    return upstream_request
 
 
 def _plan_towards(plan: PreparedHead, route_target: RouteTarget, engine_request: EngineRequest) -> PreparedHead:

@@ -56,9 +56,9 @@ def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
     """The serialised response message that says what a REST reply says. Raises: RpcError where the reply is a refusal,
     GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood."""
     control = CONTROLS[rpc]
-    made = _new(f"{rpc}Response")
+    response = _new(f"{rpc}Response")
     if control.health and status in (200, 400):
-        setattr(made, control.health, status == 200 and not _denies(body, control.health))
+        setattr(response, control.health, status == 200 and not _denies(body, control.health))
     elif not 200 <= status < 300:
         raise rpc_error(status, body)
     else:
@@ -66,18 +66,18 @@ def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
             return response_of_json(rpc, orjson.loads(body or b"{}"))
         except orjson.JSONDecodeError as error:
             raise bad_answer(rpc, str(error)) from error
-    return _serialised(made)
+    return _serialised(response)
 
 
 def response_of_json(rpc: str, value: Any) -> bytes:
     """The serialised response message of a REST reply's JSON. Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot
     be understood."""
-    made = _new(f"{rpc}Response")
+    response = _new(f"{rpc}Response")
     try:
-        CONTROLS[rpc].reply.read(made, value)
+        CONTROLS[rpc].reply.read(response, value)
     except ValueError as error:
         raise bad_answer(rpc, str(error)) from error
-    return _serialised(made)
+    return _serialised(response)
 
 
 def json_of_response(rpc: str, message: bytes) -> Any:
@@ -88,8 +88,8 @@ def json_of_response(rpc: str, message: bytes) -> Any:
 
 def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
     """The RPC, and its serialised request message, that ask what a REST request asks. Raises: as `read_request`."""
-    rpc, made = read_request(method, target, body)
-    return rpc, _serialised(made)
+    rpc, message = read_request(method, target, body)
+    return rpc, _serialised(message)
 
 
 def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
@@ -101,15 +101,15 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
     if method not in control.verbs:
         raise GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
     _check_version(fields.get("version", ""))
-    made = _new(f"{control.rpc}Request")
+    message = _new(f"{control.rpc}Request")
     try:
         for name, text in fields.items():
-            setattr(made, name, text)
+            setattr(message, name, text)
         if method == "POST":
-            control.body.read(made, _object(body))
+            control.body.read(message, _object(body))
     except ValueError as error:  # text that is no Unicode too
         raise bad_request(f"failed to read the {control.rpc} request: {error}") from error
-    return control.rpc, made
+    return control.rpc, message
 
 
 def rest_response(rpc: str, message: bytes) -> Reply:
@@ -158,10 +158,10 @@ def _denies(body: bytes, field: str) -> bool:
 
 def _object(body: bytes) -> Json:
     """Raises: ValueError."""
-    made = orjson.loads(body or b"{}")
-    if not isinstance(made, dict):
+    value = orjson.loads(body or b"{}")
+    if not isinstance(value, dict):
         raise ValueError("it is no object")
-    return made
+    return value
 
 
 def _parsed(rpc: str, message: bytes) -> Message:

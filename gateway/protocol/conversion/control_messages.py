@@ -44,22 +44,22 @@ def write_fields(message: Message) -> dict[str, Json]:
     """A message's fields by name: defaults too where they cannot be told from unset, numbers as numbers."""
     from google.protobuf.json_format import MessageToDict
 
-    made: dict[str, Json] = MessageToDict(
+    members: dict[str, Json] = MessageToDict(
         message,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
         descriptor_pool=protobuf.pool(),
     )
-    return _with_numbers(made, message.DESCRIPTOR)
+    return _with_numbers(members, message.DESCRIPTOR)
 
 
 FIELDS = Form(write_fields, read_fields)
 NOTHING = Form(lambda message: None, lambda message, value: None)
 
 
-def _with_numbers(made: dict[str, Json], schema: Any) -> dict[str, Json]:
+def _with_numbers(members: dict[str, Json], schema: Any) -> dict[str, Json]:
     """In the schema's order too: protobuf tells defaults last."""
-    return {field.name: _numbers(made[field.name], field) for field in schema.fields if field.name in made}
+    return {field.name: _numbers(members[field.name], field) for field in schema.fields if field.name in members}
 
 
 def _numbers(value: Json, field: Any) -> Json:

@@ -43,8 +43,8 @@ def _read_index_reply(message: Message, reply: Json) -> None:
 
 def _write_load_body(message: Message) -> Json:
     """`config` is text, and a `file:...` is bytes, which JSON holds as base64."""
-    made = {name: _load_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
-    return {"parameters": made} if made else {}
+    parameters = {name: _load_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
+    return {"parameters": parameters} if parameters else {}
 
 
 def _read_load_body(message: Message, body: Json) -> None:
@@ -60,8 +60,8 @@ def _read_load_body(message: Message, body: Json) -> None:
 
 
 def _write_unload_body(message: Message) -> Json:
-    made = {name: _unload_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
-    return {"parameters": made} if made else {}
+    parameters = {name: _unload_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
+    return {"parameters": parameters} if parameters else {}
 
 
 def _read_unload_body(message: Message, body: Json) -> None:

@@ -121,14 +121,14 @@ def _checked_log_value(name: str, value: Message) -> Json:
     return getattr(value, choice)
 
 
-def _set_log_value(made: Message, value: Json) -> bool:
+def _set_log_value(setting: Message, value: Json) -> bool:
     """Whether the value is one that gRPC can say."""
     if isinstance(value, bool):
-        made.bool_param = value
+        setting.bool_param = value
     elif isinstance(value, str):
-        made.string_param = value
+        setting.string_param = value
     elif isinstance(value, int) and 0 <= value < 1 << 32:
-        made.uint32_param = value
+        setting.uint32_param = value
     else:
         return False
     return True

@@ -223,11 +223,11 @@ def filled(shape: Sequence[int], count: int) -> list[int] | None:
     fixed = prod(axis for axis in shape if axis != -1)
     if fixed <= 0 or count % fixed:
         return None
-    left, made = count // fixed, list(shape)
-    for index in range(len(made) - 1, -1, -1):
-        if made[index] == -1:
-            made[index], left = left, 1
-    return made if left == 1 else None
+    left, dims = count // fixed, list(shape)
+    for index in range(len(dims) - 1, -1, -1):
+        if dims[index] == -1:
+            dims[index], left = left, 1
+    return dims if left == 1 else None
 
 
 def _flat_json(side: str, tensor: Message | RawTensor, raw: Raw) -> bytes:

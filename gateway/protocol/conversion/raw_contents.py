@@ -25,7 +25,7 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
     data = cast(bytes, message)  # both give numbers by their index
     rest: list[memoryview] = []
     tensors: list[memoryview] = []
-    at = kept = 0
+    at = copied = 0
     try:
         while at < end:
             start = at
@@ -36,9 +36,9 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
             size, at = read_varint(data, at)
             stop = at + size
             if tag == raw_tag:
-                rest.append(view[kept:start])
+                rest.append(view[copied:start])
                 tensors.append(view[at:stop])
-                kept = stop
+                copied = stop
             at = stop
     except (IndexError, GatewayError):
         at = end + 1
@@ -46,7 +46,7 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
         raise ValueError("the message is malformed")
     if not tensors:
         return bytes(message), tensors
-    rest.append(view[kept:])
+    rest.append(view[copied:])
     return b"".join(rest), tensors
 
 

@@ -162,7 +162,7 @@ def sandbox_class() -> Callable[[], Any]:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    charging, generation = _charging(), _generation()
+    charged, generation = _charging(), _generation()
 
     # `pass_context`, so that nothing is worked out when the template is compiled.
     @pass_context
@@ -229,7 +229,7 @@ def sandbox_class() -> Callable[[], Any]:
             return "".join(pieces)
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            parsed: nodes.Template = charging.visit(super()._parse(source, name, filename))
+            parsed: nodes.Template = charged.visit(super()._parse(source, name, filename))
             return parsed
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -271,9 +271,9 @@ def _charging() -> Any:
     from jinja2.visitor import NodeTransformer
 
     def filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
-        made = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
-        made.environment = node.environment
-        return made
+        charged = nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+        charged.environment = node.environment
+        return charged
 
     def step(value: Any, like: nodes.Node) -> nodes.Filter:
         const = nodes.Const(value, lineno=like.lineno, environment=like.environment)

@@ -198,18 +198,18 @@ class _Continued:
         return self._reader.whole(status, body)
 
     def _sorted_out(self, events: list[Event]) -> list[Event]:
-        kept: list[Event] = []
+        sorted_out: list[Event] = []
         for event in events:
             if isinstance(event, Started):
                 continue
             if not self._beginning:
-                kept.append(event)
+                sorted_out.append(event)
             elif isinstance(event, TextDelta):
-                kept += self._unrepeated(event)
+                sorted_out += self._unrepeated(event)
             else:
-                kept += self._release()
-                kept.append(event)
-        return kept
+                sorted_out += self._release()
+                sorted_out.append(event)
+        return sorted_out
 
     def _unrepeated(self, event: TextDelta) -> list[Event]:
         """What is to be told once this text has come."""

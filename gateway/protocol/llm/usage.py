@@ -48,10 +48,10 @@ def read_usage(usage: Any) -> TokenUsage | None:
     completion_details = details[1] or usage.get("output_tokens_details")
     reasoning = _count(completion_details, "reasoning_tokens", "thinking_tokens") or _count(usage, "reasoning_tokens")
     cached = _count(prompt_details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens") or 0
-    read, made = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
-    if read is not None or made is not None:
+    read, created = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+    if read is not None or created is not None:
         cached = read or 0
-        prompt = (prompt or 0) + cached + (made or 0)
+        prompt = (prompt or 0) + cached + (created or 0)
     return TokenUsage(prompt or 0, completion or 0, cached, reasoning or 0)
 
 

@@ -44,10 +44,10 @@ def inference_of_generate(body: bytes) -> tuple[bytes, bool]:
                 others[key] = value
             elif value is not None:
                 raise ValueError(f"'{key}' must be a number, a boolean, a string or an array of these")
-        made: dict[str, Any] = {"id": content["id"]} if "id" in content else {}
+        infer_request: dict[str, Any] = {"id": content["id"]} if "id" in content else {}
         if others:
-            made["parameters"] = others
-        return orjson.dumps(made | {"inputs": inputs}), _TEXT_INPUT in content or _TEXT_INPUT in members
+            infer_request["parameters"] = others
+        return orjson.dumps(infer_request | {"inputs": inputs}), _TEXT_INPUT in content or _TEXT_INPUT in members
 
 
 def generate_of_inference(data: bytes, *, is_text: bool = False) -> bytes:
@@ -86,10 +86,10 @@ def json_infer_request(message: bytes) -> bytes:
     it is malformed, UNSUPPORTED for what JSON, or MLServer, has no place for."""
     with refusing(ErrorKind.BAD_REQUEST):
         request, tensors = read_tensors(message, "MLServer")
-        made: dict[str, Any] = {"id": request.id} if request.id else {}
+        infer_request: dict[str, Any] = {"id": request.id} if request.id else {}
         if members := json_of_request(request.parameters):
-            made["parameters"] = members
-        inputs = made["inputs"] = []
+            infer_request["parameters"] = members
+        inputs = infer_request["inputs"] = []
         for tensor in tensors:
             with about(f"input '{tensor.name}'"):
                 written = json_of_raw(tensor.datatype, tensor.raw, element_count(tensor.shape))
@@ -99,8 +99,8 @@ def json_infer_request(message: bytes) -> bytes:
             inputs.append(declared | {"data": orjson.Fragment(written)})
         refuse_output_options(request, "MLServer")
         if request.outputs:
-            made["outputs"] = [{"name": output.name} for output in request.outputs]
-        return triton_json.write(made)
+            infer_request["outputs"] = [{"name": output.name} for output in request.outputs]
+        return triton_json.write(infer_request)
 
 
 def error_of(reply: Reply) -> Reply:

@@ -113,17 +113,17 @@ def generate_of_inference_request(body: bytes) -> bytes:
         members = {
             name: value for name, value in parameters(content).items() if name not in ("headers", "content_type")
         }
-        made: dict[str, Any] = {"id": label(content, "id")} if content.get("id") else {}
+        written: dict[str, Any] = {"id": label(content, "id")} if content.get("id") else {}
         for tensor in array(content, "inputs"):
             name = string(tensor, "name")
-            if name in ("id", "parameters") or name in made or name in members:
+            if name in ("id", "parameters") or name in written or name in members:
                 raise unsupported(f"input '{name}' has the name of another member of a generate request")
             with about(f"input '{name}'"):
                 elements = flatten(array(tensor, "data"))
-            made[name] = elements[0] if len(elements) == 1 else elements
+            written[name] = elements[0] if len(elements) == 1 else elements
         if members:
-            made["parameters"] = members
-        return orjson.dumps(made)
+            written["parameters"] = members
+        return orjson.dumps(written)
 
 
 def inference_of_event(data: bytes) -> bytes:
@@ -133,16 +133,16 @@ def inference_of_event(data: bytes) -> bytes:
         content = read_object(data)
         if "error" in content:
             return data
-        made: dict[str, Any] = {key: label(content, key) for key in _RESERVED if key in content}
+        written: dict[str, Any] = {key: label(content, key) for key in _RESERVED if key in content}
         members = {key: content[key] for key in _PARAMETERS if key in content}
         if members:
-            made["parameters"] = members
-        made["outputs"] = [
+            written["parameters"] = members
+        written["outputs"] = [
             _output(key, value)
             for key, value in content.items()
             if key not in _RESERVED and key not in members and value is not None
         ]
-        return orjson.dumps(made)
+        return orjson.dumps(written)
 
 
 def _output(name: str, value: Any) -> dict[str, Any]:

@@ -44,10 +44,10 @@ def pool() -> DescriptorPool:
 
     data = pkgutil.get_data(__name__, "services.binpb")
     assert data is not None
-    made = DescriptorPool()
+    descriptors = DescriptorPool()
     for file in FileDescriptorSet.FromString(data).file:
-        made.Add(file)
-    return made
+        descriptors.Add(file)
+    return descriptors
 
 
 def parse(name: str, data: bytes) -> Message:
@@ -59,9 +59,9 @@ def read_message(message_class: MessageClass, data: bytes) -> Message:
     """As `parse`."""
     from google.protobuf.message import DecodeError
 
-    made = message_class()
+    message = message_class()
     try:
-        made.ParseFromString(data)
+        message.ParseFromString(data)
     except DecodeError:
-        raise ValueError(f"the message is no {made.DESCRIPTOR.full_name}") from None
-    return made
+        raise ValueError(f"the message is no {message.DESCRIPTOR.full_name}") from None
+    return message

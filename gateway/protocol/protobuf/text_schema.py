@@ -58,24 +58,24 @@ class TextSchema:
                     dependency=[f"{known}.proto" for known in files],
                 )
             self._describe(files[package].message_type.add(name=own), name, fields)
-        made = DescriptorPool()
+        descriptors = DescriptorPool()
         for file in files.values():
-            made.Add(file)
-        return made
+            descriptors.Add(file)
+        return descriptors
 
     def _describe(self, described: Message, full_name: str, fields: list[str]) -> None:
         for field in fields:
             name, number, kind = field.split(":")
-            made = described.field.add(name=name, number=int(number))
-            made.label = _LABEL_REPEATED if kind[0] in "*%" else _LABEL_OPTIONAL
+            declared = described.field.add(name=name, number=int(number))
+            declared.label = _LABEL_REPEATED if kind[0] in "*%" else _LABEL_OPTIONAL
             if kind[0] != "%":
-                self._set_type(made, kind.lstrip("*"))
+                self._set_type(declared, kind.lstrip("*"))
                 continue
             entry = described.nested_type.add(name="".join(map(str.title, name.split("_"))) + "Entry")
             entry.options.map_entry = True
             self._set_type(entry.field.add(name="key", number=_KEY, label=_LABEL_OPTIONAL), "string")
             self._set_type(entry.field.add(name="value", number=_VALUE, label=_LABEL_OPTIONAL), kind[1:])
-            made.type, made.type_name = _MESSAGE, f".{full_name}.{entry.name}"
+            declared.type, declared.type_name = _MESSAGE, f".{full_name}.{entry.name}"
 
     def _set_type(self, field: Message, kind: str) -> None:
         if kind in _SCALARS:

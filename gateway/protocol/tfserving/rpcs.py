@@ -88,9 +88,9 @@ def read(name: str, data: Raw) -> RawTensor:
     if not raw:
         raw = packed[0] if len(packed) == 1 else b"".join(packed) + _typed(datatype, proto)
         raw = _repeated(raw, count * ELEMENT_BYTES[datatype], ELEMENT_BYTES[datatype])
-    made = RawTensor(name, datatype, shape, raw)
-    check_data(made)
-    return made
+    tensor = RawTensor(name, datatype, shape, raw)
+    check_data(tensor)
+    return tensor
 
 
 def _typed(datatype: str, proto: Message) -> bytes:

@@ -166,7 +166,7 @@ def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], fro
     """Split fields into those that decide how this connection goes on, and those that go on to the next hop. Returns:
     the special fields by name, the end-to-end fields, and what the Connection field lists."""
     named: dict[bytes, bytes] = {}
-    kept: list[Field] = []
+    forwarded: list[Field] = []
     connection: frozenset[bytes] = frozenset()
     for field in fields:
         name = field[0]
@@ -177,12 +177,12 @@ def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], fro
             if name == b"connection":
                 connection |= frozenset(option.strip().lower() for option in value.split(b","))
             elif name not in _HOP_BY_HOP:
-                kept.append(field)
+                forwarded.append(field)
         else:
-            kept.append(field)
+            forwarded.append(field)
     if connection:  # fields it names belong to this connection too, but no sender may make framing vanish
-        kept = [field for field in kept if field[0] not in connection or field[0] in _SINGLE]
-    return named, kept, connection
+        forwarded = [field for field in forwarded if field[0] not in connection or field[0] in _SINGLE]
+    return named, forwarded, connection
 
 
 def _keeps_alive(connection: frozenset[bytes], is_http_10: bool) -> bool:

@@ -172,7 +172,7 @@ class FieldDecoder:
     def _part(self, block: bytes) -> tuple[bytes, list[Field], list[tuple[int, int]], int] | None:
         """The block without its volatile fields; those fields; the places of their values that are not coded; and the
         number of fields before the first of them."""
-        kept: list[bytes] = []
+        runs: list[bytes] = []
         own: list[Field] = []
         spans: list[tuple[int, int]] = []
         num_kept = num_before = 0
@@ -186,7 +186,7 @@ class FieldDecoder:
                     return None
                 num_kept += run.end() - at
                 at = run.end()
-                kept.append(run[0])
+                runs.append(run[0])
                 continue
             if first >= 0x20:
                 return None
@@ -213,8 +213,8 @@ class FieldDecoder:
                     size, at = read_integer(block, at, 0x7F)
                 at += size
                 num_kept += 1
-                kept.append(block[start:at])
-        return (b"".join(kept), own, spans, num_before) if own and at == end else None
+                runs.append(block[start:at])
+        return (b"".join(runs), own, spans, num_before) if own and at == end else None
 
     def _look_up_or_read(self, block: bytes) -> Block:
         found = self._old.get(block)
