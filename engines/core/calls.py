@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest, InferResponse, TensorData
@@ -25,11 +24,11 @@ class InferenceCall:
     controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
     state_key: str | None = None  # of the implicit state that the instance keeps between steps
     batch_size = 1  # of the request: its first axis if the model batches
-    note: Any = None  # a place for its present holder
     error: EngineError | None = None
     is_cancelled = False
     is_over = False
     num_responses = 0
+    queued_ns = 0  # received by its sequence scheduler
     started_ns = 0  # handed to an instance
     first_response_ns = 0
     compute_input_ns = compute_infer_ns = compute_output_ns = 0  # as the instance measured them

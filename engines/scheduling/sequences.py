@@ -89,7 +89,7 @@ class SequenceScheduler:
         except EngineError as error:
             call.fail(error)
             return
-        call.note = self._clock.now_ns()  # since when it waits
+        call.queued_ns = self._clock.now_ns()
         request = call.request
         if self._is_iterative and request.sequence_start:
             call.reschedule = self._run_again

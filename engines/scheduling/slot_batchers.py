@@ -88,7 +88,7 @@ class DirectBatcher(SlotBatcher):
             return False
         if len(ready) / len(self.slots) >= self._minimum_utilization:
             return False
-        latest = min(_front(slot).note for slot in ready) + self._delay_ns
+        latest = min(_front(slot).queued_ns for slot in ready) + self._delay_ns
         if self._clock.now_ns() > latest:
             return False
         self._timer.set(latest + 1)
