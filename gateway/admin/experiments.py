@@ -180,7 +180,8 @@ async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest
         raise HTTPException(
             409, f"experiment '{spec.name}' has unit '{spec.unit}': only sessions keep an arm of their own"
         )
-    key, field = session_key(body.unit), arm_field(spec.name)
+    session = bounded(body.unit)
+    key, field = session_key(session), arm_field(spec.name)
     ttl = max(1, int(control.book.rules.identity.session_ttl))
     if body.arm is None:
         change: Command = ("HDEL", key, field)
@@ -188,7 +189,7 @@ async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest
         is_control = body.arm == spec.control_arm.name
         run = 0 if is_control else control.experiments.run_of(spec.name)
         change = ("HSET", key, field, arm_token(body.arm, run))
-    moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(body.unit)))
+    moved = publish_command(SENDER_ADMIN, SessionMoved(session))
     await query_redis(store_of(control, "sessions"), change, ("EXPIRE", key, ttl), moved)
 
 

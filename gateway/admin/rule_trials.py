@@ -16,6 +16,7 @@ from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
 from gateway.config.value_parsers import OPERATIONS
 from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
+from gateway.protocol.sequence import id_of
 from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, explain
 from gateway.routing.table import Table
@@ -110,7 +111,8 @@ def _check(check: Check) -> Json:
 
 def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:
     limits = [limit.name for limit in rules.limits if not limit.routes or decision.target.route in limit.routes]
-    return {**_target(decision.target, model, rules), "session": decision.session, "limits": limits}
+    session = id_of(decision.session) if decision.session is not None else None
+    return {**_target(decision.target, model, rules), "session": session, "limits": limits}
 
 
 def _target(target: Target, model: str, rules: RulesSpec) -> Json:

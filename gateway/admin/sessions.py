@@ -51,18 +51,20 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
         """Have a session continue at another endpoint, while that one is available."""
         rules = control.book.rules
         check_endpoint(rules, move.engine, move.url)
-        key = session_key(session)
+        name = bounded(session)
+        key = session_key(name)
         ttl = max(1, int(rules.identity.session_ttl))
         place = ("HSET", key, place_field(move.engine), move.url)
-        moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(session)))
+        moved = publish_command(SENDER_ADMIN, SessionMoved(name))
         await query_redis(store_of(control, "sessions"), place, ("EXPIRE", key, ttl), moved)
         return _session_json(session, await _read(control, session))
 
     @app.delete("/sessions/{session:session}", tags=["sessions"])
     async def forget_session(session: str, _: Operator) -> Json:
         """Forget a session: its next request starts a new one. Its conversation stays stored."""
-        moved = publish_command(SENDER_ADMIN, SessionMoved(bounded(session)))
-        count, _moved = await query_redis(store_of(control, "sessions"), ("DEL", session_key(session)), moved)
+        name = bounded(session)
+        moved = publish_command(SENDER_ADMIN, SessionMoved(name))
+        count, _moved = await query_redis(store_of(control, "sessions"), ("DEL", session_key(name)), moved)
         return {"session": session, "forgotten": bool(count)}
 
     @app.get("/conversations", tags=["conversations"])
@@ -103,7 +105,7 @@ async def _read(control: ControlPlane, session: str) -> list[bytes]:
 
     Raises: HTTPException where it is not stored.
     """
-    (reply,) = await query_redis(store_of(control, "sessions"), ("HGETALL", session_key(session)))
+    (reply,) = await query_redis(store_of(control, "sessions"), ("HGETALL", session_key(bounded(session))))
     fields = flat(reply)
     if not fields:
         raise HTTPException(404, f"no session '{session}' is remembered")
@@ -124,7 +126,8 @@ def _session_json(session: str, fields: list[bytes]) -> Json:
             "places": stored.places,
         }
     except ValueError as error:
-        raise HTTPException(503, f"{session_key(session)} holds what no gateway has written: {error}") from error
+        key = session_key(bounded(session))
+        raise HTTPException(503, f"{key} holds what no gateway has written: {error}") from error
 
 
 def _seconds(milliseconds: bytes | None) -> float | None:

@@ -19,6 +19,7 @@ from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
+from gateway.protocol.sequence import id_of
 from gateway.routing.decision import Decision, Facts, Target
 from gateway.routing.explain import Assignment, Check, Explanation, RouteVerdict, Step
 from gateway.routing.explain import explain as explain_decision
@@ -186,7 +187,7 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
     arm = f", arm {target.arm}" if target.arm else ""
     engine = table.engines[target.engine]
     line = Text.assemble(f"model {facts.model} goes by route {target.route}{arm} to engine ", (target.engine, "bold"))
-    session = f", session {decision.session}" if decision.session else ""
+    session = f", session {id_of(decision.session)}" if decision.session else ""
     return line.append(
         f"{_renamed(target)} ({engine.balance.value} over {_addresses(engine, facts.protocol)}{session})"
     )

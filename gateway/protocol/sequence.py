@@ -3,62 +3,68 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
+
+# Between the model and the id in a sequence's name. Names of sessions have none: see `bounded`.
+SEPARATOR = "\0"
 
 
-class Sequence(str):
-    """The id of a Triton sequence, with the model it is of and which end of it a request is. It is a session to all who
-    only ask where it goes; `name` tells it from a session with the same text."""
+@dataclass(slots=True)
+class Sequence:
+    """The Triton sequence of one request, and the request's part in it."""
 
+    id: str
     model: str
-    starts: bool
-    ends: bool
-    # Of a request whose input is kept: its place in its sequence, from 1; 0 where it has none, and `unkept` says why;
-    # None where nobody keeps it. `run` tells the sequence from others that had its id before. `adrift` says why nobody
-    # can tell where it is.
-    step: int | None
-    run: str
-    unkept: str
-    adrift: str
+    starts: bool = False
+    ends: bool = False
+    # Where inputs are stored: the request's number in its sequence, from 1; 0 if it has none, and `unkept` says why;
+    # None before that, and where inputs are not stored. `run` tells the sequence from earlier ones with its id.
+    # `adrift`: why its place is unknown.
+    step: int | None = None
+    run: str = ""
+    unkept: str = ""
+    adrift: str = ""
+    name: str = field(init=False)  # identifies it among sessions and other models' sequences
 
-    def __new__(cls, text: str, model: str, *, starts: bool = False, ends: bool = False) -> Sequence:
-        made = super().__new__(cls, text)
-        made.model = model
-        made.starts = starts
-        made.ends = ends
-        made.step = None
-        made.run = ""
-        made.unkept = ""
-        made.adrift = ""
-        return made
-
-    @property
-    def name(self) -> str:
-        """What it is known by among sessions and other models' sequences."""
-        return f"{self.model}\0{self}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.model}{SEPARATOR}{self.id}"
 
 
-def name_of(session: str) -> str:
-    """What a session or a sequence is known by in this process."""
-    return session.name if isinstance(session, Sequence) else session
+# What a request belongs to: a session, by its name, or a sequence.
+AnySession = str | Sequence
 
 
-# Names are kept in memory, in keys and in news, by the ten thousand: who invents long ones must not fill these.
+def name_of(session: AnySession) -> str:
+    """The name that identifies a session or sequence in this process."""
+    return session if isinstance(session, str) else session.name
+
+
+def id_of(session: AnySession) -> str:
+    """The id that the client has sent."""
+    return session if isinstance(session, str) else session.id
+
+
+def is_sequence(name: str) -> bool:
+    """Whether a name is a sequence's."""
+    return SEPARATOR in name
+
+
+# Ten thousands of names are stored in memory, keys and events: clients must not fill these with long names.
 _MAX_LENGTH = 256
 
 
 def bounded(name: str) -> str:
-    """The name; its digest, which is as good as the name everywhere, where that is longer than 256 characters, or has a
-    NUL, by which a sequence's name here differs from all sessions'."""
-    return name if len(name) <= _MAX_LENGTH and "\0" not in name else digest_of(name)
+    """The name, or its digest if it is longer than 256 characters or contains a NUL."""
+    return name if len(name) <= _MAX_LENGTH and SEPARATOR not in name else digest_of(name)
 
 
 def digest_of(name: str) -> str:
-    """A name of one length and of plain letters for any name."""
+    """A name of fixed length, of letters and digits, for any name."""
     return "sha256-" + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
 def read_text(value: bytes) -> str:
-    """What a header or a cookie says: UTF-8, so that it is what a JSON body or a rule says, else Latin-1."""
+    """The text of a header or a cookie: UTF-8, so that it equals the text in a JSON body or a rule, else Latin-1."""
     try:
         return value.decode().strip()
     except UnicodeDecodeError:
@@ -66,10 +72,10 @@ def read_text(value: bytes) -> str:
 
 
 def read_name(value: bytes) -> str:
-    """The session's name that a header or a cookie tells."""
+    """The name of the session in a header or a cookie."""
     return bounded(read_text(value))
 
 
 def may_stand_in_a_field(name: str) -> bool:
-    """Whether a header field can tell it, and nothing else by it: no control characters, no blanks at its ends."""
+    """Whether a header field can carry it unchanged: no control characters, no blanks at its ends."""
     return name.isprintable() and name == name.strip()

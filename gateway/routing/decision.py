@@ -8,6 +8,7 @@ from enum import Enum
 
 from gateway.config.specs import HistorySpec, ReplaySpec
 from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import AnySession
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.routing.assignment import Forced
 
@@ -75,7 +76,7 @@ class Decision:
     """
 
     target: Target
-    session: str | None = None
+    session: AnySession | None = None
     repeatable: bool = True
     unit: str | None = None
 

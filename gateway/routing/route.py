@@ -8,6 +8,7 @@ from dataclasses import replace
 from gateway.config.globs import is_exact
 from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.sequence import AnySession, id_of
 from gateway.routing.assignment import Forced, Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.matchers import compile_match
@@ -82,24 +83,26 @@ class Route:
                 return Undecided.NEEDS_BODY
             in_head = False  # the next request's body may force an arm
         if facts.forced is not None and facts.forced in self._forced:
-            return self._decide(self._forced[facts.forced], session.text, in_head)
+            return self._decide(self._forced[facts.forced], session.value, in_head)
         if session is LATER and self._unit is self._session:
             return self._decide(0, None, False)
         if self.split is None:
-            return self._decide(0, session.text, in_head)
+            return self._decide(0, session.value, in_head)
         assert self._unit is not None
         unit = session if self._unit is self._session else self._unit.find(facts)
         if unit is None:
             return Undecided.NEEDS_BODY
         if unit is LATER:
-            return self._decide(0, session.text, False)
-        if unit.text is None:
+            return self._decide(0, session.value, False)
+        value = unit.value
+        if value is None:
             arm = self.split.assign_by_chance(chance)
-            return self._decide(self._out if arm is None else arm, session.text, False)
-        arm = self.split.assign(unit.text)
+            return self._decide(self._out if arm is None else arm, session.value, False)
+        text = value if isinstance(value, str) else value.id
+        arm = self.split.assign(text)
         if arm is None:
             arm = self._out
-        return Decision(self.targets[arm], session.text, in_head and unit.in_head, unit.text)
+        return Decision(self.targets[arm], session.value, in_head and unit.in_head, text)
 
     @property
     def is_fork(self) -> bool:
@@ -126,9 +129,9 @@ class Route:
     def unit_of(self, facts: Facts) -> str | None:
         """The unit of a request for this route's experiment, if it has one."""
         match = self._unit.find(facts) if self._unit is not None else None
-        return None if match is None else match.text
+        return None if match is None or match.value is None else id_of(match.value)
 
-    def _decide(self, index: int, session: str | None, repeatable: bool) -> Decision:
+    def _decide(self, index: int, session: AnySession | None, repeatable: bool) -> Decision:
         if session is None:
             return (self._repeatable if repeatable else self._once)[index]
         return Decision(self.targets[index], session, repeatable)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.protocol.sequence import Sequence, bounded
+from gateway.protocol.sequence import AnySession, Sequence, bounded
 from gateway.routing.decision import Facts, Scalar
 from gateway.routing.matchers import as_text
 
@@ -16,9 +16,9 @@ _SEQUENCE_ID = "sequence_id"
 
 
 class UnitMatch(NamedTuple):
-    """The result of a lookup: the text, None if the request has none; `in_head`: the body was not used."""
+    """The result of a lookup: the unit, None if the request has none; `in_head`: the body was not used."""
 
-    text: str | None
+    value: AnySession | None
     in_head: bool
 
 
@@ -39,8 +39,8 @@ class Lookup:
         text = facts.headers.get(self.header) if self.header is not None else None
         return self._find(text, facts)
 
-    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> str | None:
-        """The text in the parameters of a model's request."""
+    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> AnySession | None:
+        """The unit in the parameters of a model's request."""
         match = self._first(parameters)
         return match[1] if match is not None else None
 
@@ -79,7 +79,7 @@ class SessionUnitLookup(Lookup):
             return LATER
         return self._find(facts.session or facts.headers.get(self.header or ""), facts)
 
-    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> str | None:
+    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> AnySession | None:
         """The session in the parameters of a model's request; a `Sequence` for Triton's sequences."""
         match = self._first(parameters)
         if match is None:

@@ -303,11 +303,11 @@ class RedisSequenceLog:
 
     With its number a request gets the place of its sequence as of the request before: that request's worker writes the
     place first, then the input, and the number waits until the input is there. `placed` is called with a sequence's
-    fields each time that one of its requests is numbered.
+    name and fields each time that one of its requests is numbered.
     """
 
     def __init__(
-        self, store: BoundedRedis, loop: asyncio.AbstractEventLoop, placed: Callable[[Sequence, object], None]
+        self, store: BoundedRedis, loop: asyncio.AbstractEventLoop, placed: Callable[[str, object], None]
     ) -> None:
         self._store = store
         self._loop = loop
@@ -341,17 +341,17 @@ class RedisSequenceLog:
 
     def forget(self, sequence: Sequence) -> None:
         if sequence.run:
-            self._store.enqueue(_FORGET.command([inputs_key(sequence)], [sequence.run]))
+            self._store.enqueue(_FORGET.command([inputs_key(sequence.name)], [sequence.run]))
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
         return (await self._read(sequence, patience)).before(sequence)
 
     async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
-        field, key = place_field(engine), session_key(sequence)
+        field, key = place_field(engine), session_key(sequence.name)
         await self._store.call([("HSET", key, field, url), ("EXPIRE", key, _ttl(spec))], spec.patience)
 
     async def _number(self, sequence: Sequence, spec: ReplaySpec, done: Callable[[], None]) -> None:
-        keys = [inputs_key(sequence), session_key(sequence)]
+        keys = [inputs_key(sequence.name), session_key(sequence.name)]
         token, starts = f"{random.getrandbits(64):x}", "1" if sequence.starts else ""
         pause, until = _LOOK_AGAIN_SECONDS, monotonic() + _SETTLE_SECONDS
         step, is_clear = 0, 0
@@ -363,7 +363,7 @@ class RedisSequenceLog:
                 command = _NUMBER.command(keys, [token, starts, step, _ttl(spec)])
                 ((run, step, is_clear, fields),) = await self._store.run(command, timeout=spec.patience)
                 sequence.step, sequence.run, sequence.unkept = step, run.decode(), "" if step else _NOT_STARTED
-                self._placed(sequence, fields)
+                self._placed(sequence.name, fields)
         except StoreError:
             if not step:
                 self._go_without(sequence, spec, token)
@@ -380,7 +380,7 @@ class RedisSequenceLog:
             return
         sequence.adrift = _ADRIFT
         if token:
-            self._store.enqueue(_ABANDON.command([inputs_key(sequence)], [token]))
+            self._store.enqueue(_ABANDON.command([inputs_key(sequence.name)], [token]))
 
     def _refuse(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
         """Refuse a request that has a number."""
@@ -389,11 +389,11 @@ class RedisSequenceLog:
 
     def _write(self, sequence: Sequence, spec: ReplaySpec, data: bytes, why: str) -> None:
         arguments = [sequence.run, sequence.step, data, spec.max_bytes, _ttl(spec), why]
-        self._store.enqueue(_KEEP.command([inputs_key(sequence)], arguments))
+        self._store.enqueue(_KEEP.command([inputs_key(sequence.name)], arguments))
 
     async def _read(self, sequence: Sequence, patience: float) -> SequenceInputs:
         """Raises: StoreError; ReplayUnavailableError if the stored form is not ours."""
-        (answer,) = await self._store.call([("HGETALL", inputs_key(sequence))], patience)
+        (answer,) = await self._store.call([("HGETALL", inputs_key(sequence.name))], patience)
         fields = SequenceInputs()
         try:
             parts = flat(answer)

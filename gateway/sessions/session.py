@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.protocol.sequence import Sequence, digest_of
+from gateway.protocol.sequence import SEPARATOR, digest_of, is_sequence
 
 _ARM = b"arm:"
 _AT = b"at:"
@@ -17,7 +17,7 @@ _AT = b"at:"
 class Session:
     """A session or sequence as one worker caches it; times are seconds since the epoch."""
 
-    session: str
+    name: str
     seen: float
     arms: dict[str, str] = field(default_factory=dict)  # by experiment: the arm first assigned
     routed: tuple[Any, Any] | None = None  # a value derived from `arms`, cached until they change, after its owner
@@ -28,10 +28,14 @@ class Session:
     is_new: bool = True  # neither Redis nor this worker has seen it before
     fresh_at: float = 0.0  # the last read from Redis, 0 for never
     is_dirty: bool = False
+    is_sequence: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_sequence = is_sequence(self.name)
 
     def __repr__(self) -> str:
         values = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
-        return f"<Session {self.session}{values}>"
+        return f"<Session {self.name.rpartition(SEPARATOR)[2]}{values}>"
 
     def forget(self) -> None:
         """Drop everything but the request count; nothing of it is written."""
@@ -102,21 +106,22 @@ PREFIX = "pointsman:1:"
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,96}\Z")
 
 
-def session_key(session: str) -> str:
-    """`pointsman:1:session:{id}` or `pointsman:1:sequence:{model:id}`."""
-    if isinstance(session, Sequence):
-        return f"{PREFIX}sequence:{{{_sequence_id(session)}}}"
-    return f"{PREFIX}session:{{{_readable(session)}}}"
+def session_key(name: str) -> str:
+    """`pointsman:1:session:{name}`, or `pointsman:1:sequence:{model:id}`."""
+    if is_sequence(name):
+        return f"{PREFIX}sequence:{{{_sequence_id(name)}}}"
+    return f"{PREFIX}session:{{{_readable(name)}}}"
 
 
-def inputs_key(sequence: Sequence) -> str:
+def inputs_key(name: str) -> str:
     """`pointsman:1:inputs:{model:id}`: a sequence's inputs, in the sequence's cluster slot."""
-    return f"{PREFIX}inputs:{{{_sequence_id(sequence)}}}"
+    return f"{PREFIX}inputs:{{{_sequence_id(name)}}}"
 
 
-def _sequence_id(sequence: Sequence) -> str:
+def _sequence_id(name: str) -> str:
     """`model:id`; a model name that contains a colon would be ambiguous and is replaced by a digest."""
-    return _readable(sequence.name if ":" in sequence.model else f"{sequence.model}:{sequence}")
+    model, _, id = name.partition(SEPARATOR)
+    return digest_of(name) if ":" in model else _readable(f"{model}:{id}")
 
 
 def _readable(text: str) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
-from gateway.protocol.sequence import Sequence, name_of
 from gateway.redis.address import RedisTopology
 from gateway.redis.command import Command, Script, StoreError
 from gateway.sessions.session import Session, arm_field, flat, place_field, session_key
@@ -151,38 +150,34 @@ class SessionCache:
 
     # Looking up
 
-    def get(self, session: str, now: float) -> Session | None:
+    def get(self, name: str, now: float) -> Session | None:
         """The cached session; None if it must be read from Redis first (`find`). `now` is of `time.time`."""
-        is_plain = type(session) is str  # nearly always
-        name = session if is_plain else name_of(session)
         found = self._sessions.use(name)
         if found is None:
-            return None if self._can_read else self._sessions.add(name, Session(session, now))
-        fresh_for = _SESSION_SECONDS if is_plain else _fresh_for(session)
+            return None if self._can_read else self._sessions.add(name, Session(name, now))
+        fresh_for = _SEQUENCE_SECONDS if found.is_sequence else _SESSION_SECONDS
         if not 0 <= now - found.fresh_at <= fresh_for and self._can_read:  # clocks may be set back
             return None
         found.seen = now
         return found
 
-    def peek(self, session: str, now: float) -> Session:
+    def peek(self, name: str, now: float) -> Session:
         """The cached session, however old; a new one if there is none."""
-        name = name_of(session)
-        return self._sessions.use(name) or self._sessions.add(name, Session(session, now))
+        return self._sessions.use(name) or self._sessions.add(name, Session(name, now))
 
-    def find(self, session: str, found: Callback) -> None:
+    def find(self, name: str, found: Callback) -> None:
         """Read a session and call `found` with it in a later turn, within the client's deadline."""
-        name = name_of(session)
         pending = self._to_read.get(name) or self._reading.get(name)
         if pending is not None:
             pending[1].append(found)
             return
         if not self._to_read:
             self._loop.call_soon(self._read_batch)
-        self._to_read[name] = Session(session, time()), [found]
+        self._to_read[name] = Session(name, time()), [found]
 
-    def take(self, session: str, answer: object) -> None:
+    def take(self, name: str, answer: object) -> None:
         """Apply a reply that another caller has read from Redis."""
-        self._answer(name_of(session), Session(session, time()), answer, is_behind=False)
+        self._answer(name, Session(name, time()), answer, is_behind=False)
 
     def forget(self, name: str) -> None:
         """Another process has changed it: drop it."""
@@ -212,7 +207,7 @@ class SessionCache:
         if session.is_new:
             session.is_new = False
             self.counts.created += 1
-        if isinstance(session.session, Sequence):
+        if session.is_sequence:
             session.fresh_at = now  # the worker that serves a sequence has its current state
         if not 0 <= now - session.written <= self._touch_seconds:
             self._mark_dirty(session, now)
@@ -224,26 +219,26 @@ class SessionCache:
         self._write_arm(session, experiment, arm, "HSET" if replaces else "HSETNX")
         self._mark_dirty(session, now)
         if replaces:
-            self._announce(name_of(session.session))
+            self._announce(session.name)
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
         """Record an endpoint other than its home; None: it is at home again."""
         if url is None:
             session.places.pop(engine, None)
-            self._write(("HDEL", session_key(session.session), place_field(engine)))
+            self._write(("HDEL", session_key(session.name), place_field(engine)))
         else:
             session.places[engine] = url
-            key = session_key(session.session)
+            key = session_key(session.name)
             self._write(("HSET", key, place_field(engine), url), ("EXPIRE", key, self._ttl_seconds))
-        if not isinstance(session.session, Sequence):
-            self._announce(name_of(session.session))
+        if not session.is_sequence:
+            self._announce(session.name)
 
-    def end(self, session: Sequence) -> None:
+    def end(self, name: str) -> None:
         """A sequence has ended: its id may be reused."""
-        cached = self._sessions.pop(name_of(session))
+        cached = self._sessions.pop(name)
         if cached is not None:
             cached.is_dirty = False
-        self._write(("DEL", session_key(session)))
+        self._write(("DEL", session_key(name)))
 
     def flush(self) -> None:
         """Write what has changed; called about once a second, and at the end."""
@@ -257,7 +252,7 @@ class SessionCache:
             some = dirty[at : at + size]
             counts = [session.requests for session in some]
             self._write(
-                _TOUCH.command([session_key(session.session) for session in some], [now, self._ttl_seconds, *counts])
+                _TOUCH.command([session_key(session.name) for session in some], [now, self._ttl_seconds, *counts])
             )
         for session in dirty:
             session.is_dirty = False
@@ -278,7 +273,7 @@ class SessionCache:
 
     async def _read(self, batch: dict[str, tuple[Session, list[Callback]]]) -> None:
         assert self._store is not None
-        commands: list[Command] = [("HGETALL", session_key(session.session)) for session, _ in batch.values()]
+        commands: list[Command] = [("HGETALL", session_key(session.name)) for session, _ in batch.values()]
         is_behind = self._store.has_unwritten
         try:
             answers = await self._store.call(commands)
@@ -304,7 +299,7 @@ class SessionCache:
                 session.places = before.places
         session.fresh_at = session.seen
         if answer is None or (is_behind and before is not None):
-            session.fresh_at += _READ_AGAIN_SECONDS - _fresh_for(session.session)
+            session.fresh_at += _READ_AGAIN_SECONDS - (_SEQUENCE_SECONDS if session.is_sequence else _SESSION_SECONDS)
         if answer is None:
             session.is_new = False  # unknown, so not counted as new
         else:
@@ -328,14 +323,9 @@ class SessionCache:
         session.written = now
 
     def _write_arm(self, session: Session, experiment: str, arm: str, write: str = "HSETNX") -> None:
-        key = session_key(session.session)
+        key = session_key(session.name)
         self._write((write, key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
 
     def _write(self, *commands: Command) -> None:
         if self._store is not None:
             self._store.enqueue(*commands)
-
-
-def _fresh_for(session: str) -> float:
-    """How long a read of it stays valid, in seconds."""
-    return _SEQUENCE_SECONDS if isinstance(session, Sequence) else _SESSION_SECONDS

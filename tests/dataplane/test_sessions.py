@@ -138,7 +138,7 @@ def test_long_names_are_kept_short(tmp_path: Path) -> None:
                 assert len({await place(it, engines, post(INFER, body)) for _ in range(3)}) == 1
             book = it.plane.affinity.book
             assert book.num_sessions == 2
-            assert all(len(session.session) < 100 for session in book._sessions)
+            assert all(len(session.name) < 100 for session in book._sessions)
 
     run(scene())
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import InputMatch, MatchSpec
 from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing import table as table_module
 from gateway.routing.decision import NO_BODY, BodyFacts, Decision, Facts, InputFacts, Target, Undecided
 from gateway.routing.explain import explain
@@ -119,13 +120,13 @@ def test_a_decision_by_the_head_alone_is_repeatable(facts: Facts, expected: bool
 
 SESSIONS = [
     (Facts("m", headers=SESSION), "s1"),
-    (Facts("m", body=BodyFacts({"sequence_id": 42})), "42"),
+    (Facts("m", body=BodyFacts({"sequence_id": 42})), Sequence("42", "m")),
     (Facts("m", body=NO_BODY), None),
 ]
 
 
 @pytest.mark.parametrize("facts, session", SESSIONS)
-def test_an_engine_that_balances_by_session_is_told_it(facts: Facts, session: str | None) -> None:
+def test_an_engine_that_balances_by_session_is_told_it(facts: Facts, session: AnySession | None) -> None:
     """The session comes from the header, or else from the body, which is then required."""
     one = table(to("sticky"))
     assert one.decide(Facts("m"), no_chance) is NEEDS_BODY

@@ -26,7 +26,7 @@ CASES = [
     (Facts("m"), None),
     (Facts("m", headers={"x-session-id": ""}), None),
     (Facts("m", body=BodyFacts({"session_id": "s2", "sequence_id": 7})), UnitMatch("s2", False)),
-    (Facts("m", body=BodyFacts({"sequence_id": 7})), UnitMatch("7", False)),
+    (Facts("m", body=BodyFacts({"sequence_id": 7})), UnitMatch(Sequence("7", "m"), False)),
     (Facts("m", body=BodyFacts({"sequence_id": 0})), UnitMatch(None, False)),
     (Facts("m", body=NO_BODY), UnitMatch(None, False)),
     (Facts("m", operation=Operation.MODEL_METADATA), UnitMatch(None, True)),
@@ -69,7 +69,6 @@ def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
 def test_a_sequence_knows_its_model_and_its_ends(told: dict[str, bool], starts: bool, ends: bool) -> None:
     """A sequence_id session carries its model, and whether the request starts or ends the sequence."""
     found = session_lookup(IDENTITY).find(Facts("m", body=BodyFacts({"sequence_id": 7, **told})))
-    assert found is not None and isinstance(found.text, Sequence)
-    assert (found.text, found.text.model, found.text.starts, found.text.ends) == ("7", "m", starts, ends)
+    assert found is not None and found.value == Sequence("7", "m", starts=starts, ends=ends)
     other = session_lookup(IDENTITY).find(Facts("n", body=BodyFacts({"sequence_id": 7})))
-    assert other is not None and isinstance(other.text, Sequence) and other.text.name != found.text.name
+    assert other is not None and isinstance(other.value, Sequence) and other.value.name != found.value.name

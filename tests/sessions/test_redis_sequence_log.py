@@ -36,7 +36,7 @@ class Worker:
         self.places: list[bytes] = []
         self.inputs = RedisSequenceLog(self.store, asyncio.get_running_loop(), self._placed)
 
-    def _placed(self, sequence: Sequence, answer: object) -> None:
+    def _placed(self, name: str, answer: object) -> None:
         self.places.append(b" ".join(flat(answer)))
 
     async def number(self, number: int = 7, *, start: bool = False, spec: ReplaySpec = SPEC) -> Sequence:
@@ -107,7 +107,7 @@ def test_a_number_comes_with_the_place_as_of_the_request_before(server: RedisSer
         while not other.places:
             await asyncio.sleep(0.001)
         assert other.places[-1] == b"" and not waiting.done()
-        one.store.enqueue(("HSET", session_key(first), "at:it", "http://b"))
+        one.store.enqueue(("HSET", session_key(first.name), "at:it", "http://b"))
         one.inputs.keep(first, SPEC, INPUTS[0])
         assert (await waiting).step == 2
         assert other.places[-1] == b"at:it http://b"

@@ -111,7 +111,7 @@ def test_sessions_of_one_turn_are_read_together(play: Callable[[Scene], None]) -
         before = book._store.counts.calls
         names = [f"s{number % 50}" for number in range(100)]
         sessions = await asyncio.gather(*(found(book, name) for name in names))
-        assert [session.session for session in sessions] == names
+        assert [session.name for session in sessions] == names
         assert book._store.counts.calls - before == 1
         assert book.counts.read == 50
         assert await found(book, "s1") is sessions[1]
@@ -145,7 +145,7 @@ def test_a_sequence_is_remembered_until_it_ends(play: Callable[[Scene], None], s
 
     async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
         one, other = make(), make()
-        first, second = Sequence("7", "m"), Sequence("7", "n")
+        first, second = Sequence("7", "m").name, Sequence("7", "n").name
         one.place(await found(one, first), "gpu", "http://a")
         one.place(await found(one, second), "gpu", "http://b")
         await written()
@@ -240,7 +240,7 @@ def test_a_book_holds_so_many_and_no_more() -> None:
     "session, key",
     [
         ("a-b_c.1", "pointsman:1:session:{a-b_c.1}"),
-        (Sequence("7", "m"), "pointsman:1:sequence:{m:7}"),
+        (Sequence("7", "m").name, "pointsman:1:sequence:{m:7}"),
     ],
 )
 def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None:
@@ -250,7 +250,7 @@ def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None
 
 def test_models_and_ids_do_not_run_into_each_other() -> None:
     """Models and sequences may have a colon in their names."""
-    assert session_key(Sequence("1", "m:x")) != session_key(Sequence("x:1", "m"))
+    assert session_key(Sequence("1", "m:x").name) != session_key(Sequence("x:1", "m").name)
 
 
 @pytest.mark.parametrize("session", ["ü", "a}b", "a b", "x" * 97, "\udce4"])
@@ -379,7 +379,7 @@ def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: R
         book = make(ttl=100)
         book.keep_arm(await found(book, "armed"), "x", "old", time.time())
         book.place(await found(book, "placed"), "gpu", "http://a")
-        book.place(await found(book, Sequence("7", "m")), "gpu", "http://a")
+        book.place(await found(book, Sequence("7", "m").name), "gpu", "http://a")
         await written()
 
     play(scene)
@@ -420,7 +420,7 @@ def test_one_request_that_fails_does_not_end_others(play: Callable[[Scene], None
 
         book.find("a", fail)
         sessions = await asyncio.gather(found(book, "a"), found(book, "b"))
-        assert [session.session for session in sessions] == ["a", "b"]
+        assert [session.name for session in sessions] == ["a", "b"]
         assert reported == [broken]
 
     play(scene)
@@ -471,7 +471,7 @@ def test_what_is_used_stays_and_is_counted_once() -> None:
         known.add(f"s{number}", Session(f"s{number}", 0.0))
         assert known.use("regular") is regular
         assert len(known) <= 10
-        assert len({session.session for session in known}) == len(list(known)) == len(known)
+        assert len({session.name for session in known}) == len(list(known)) == len(known)
     assert known.look("s99") is not None and known.look("s1") is None
 
 

@@ -67,15 +67,15 @@ class SequenceReplay:
 
     def keep_input(self, *, is_good: bool) -> None:
         """Store the request's input, which an engine has answered, well or not."""
-        inputs, session = self._affinity.inputs, self._sequence
-        if session.ends:
+        inputs, sequence = self._affinity.inputs, self._sequence
+        if sequence.ends:
             return
         input = self._front.sequence_input() if is_good else None
         if is_good and input is None:
             what = f"one of them, of more than {self._spec.max_bytes} bytes (max_bytes), was not kept"
-            inputs.give_up(session, self._spec, what)
+            inputs.give_up(sequence, self._spec, what)
         else:
-            inputs.keep(session, self._spec, input)
+            inputs.keep(sequence, self._spec, input)
 
     def settle(self, *, was_sent: bool) -> None:
         """No engine has answered the request: its input is void, or in doubt where an engine may have got it."""
@@ -127,7 +127,7 @@ class SequenceReplay:
         except GatewayError as failed:
             error = failed
         except Exception:
-            _log.exception("cannot replay %r", self._sequence)
+            _log.exception("cannot replay %r", self._sequence.id)
             error = self._lose(f"{why.message}, and the gateway failed to replay its inputs; its log says why", why)
         self._task = None
         if error is None or (why.may_stay and not self._is_placed):

@@ -32,7 +32,7 @@ from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.sequence import Sequence
+from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import Field
 
@@ -70,7 +70,12 @@ class UpstreamAttempts(Generic[Carrier]):
     )
 
     def __init__(
-        self, plane: DataPlane, front: AttemptFront, route_target: RouteTarget, session: str | None, started_at: float
+        self,
+        plane: DataPlane,
+        front: AttemptFront,
+        route_target: RouteTarget,
+        session: AnySession | None,
+        started_at: float,
     ) -> None:
         self._plane = plane
         self._front = front
@@ -92,7 +97,8 @@ class UpstreamAttempts(Generic[Carrier]):
         self._slot: Slot | None = None  # of the deadline
         self._admission: Admission | None = None  # where limits apply
         if route_target.limits and front.is_inference:
-            self._admission = Admission(front, route_target, session, plane.limiter, self._admission_decided)
+            session_id = id_of(session) if session is not None else None
+            self._admission = Admission(front, route_target, session_id, plane.limiter, self._admission_decided)
         self.replay: SequenceReplay | None = None  # where the sequence's inputs are stored
         if route_target.replay is not None and type(session) is Sequence:
             self.replay = SequenceReplay(front, plane.affinity, route_target, session, self._sequence_moved, self.fail)
@@ -203,11 +209,11 @@ class UpstreamAttempts(Generic[Carrier]):
         if self.first_endpoint is not None and self.first_endpoint not in tried:
             return self.first_endpoint
         prompt = self._front.prompt() if engine.prefixes is not None else None
-        if session is None or not (
-            route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence)
-        ):
-            return engine.choose(session, now, tried, prompt)
-        return self._plane.affinity.choose(engine, session, now, tried, prompt)
+        if session is None:
+            return engine.choose(None, now, tried, prompt)
+        if route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence):
+            return self._plane.affinity.choose(engine, session, now, tried, prompt)
+        return engine.choose(id_of(session), now, tried, prompt)
 
     def clear_deadline(self) -> None:
         if self._slot is not None:

@@ -14,7 +14,7 @@ from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
-from gateway.protocol.sequence import read_text
+from gateway.protocol.sequence import AnySession, read_text
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
@@ -90,7 +90,7 @@ class CallPlan:
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
         self._targets: dict[int, CallTarget] = {}
-        self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, str | None]] = {}
+        self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, AnySession | None]] = {}
         self._arm_selectors: dict[tuple[bytes, bytes], ArmSelector] = {}
 
     def facts(
@@ -108,7 +108,9 @@ class CallPlan:
         headers = {**self._facts_headers, **units} if units else self._facts_headers
         return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
 
-    def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[CallTarget, str | None] | Undecided:
+    def decide(
+        self, names: Names, body: BodyFacts | None, head: CallHead
+    ) -> tuple[CallTarget, AnySession | None] | Undecided:
         """The rules' decision for a message with these names: its target and its session; `head` is its call's.
 
         Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it requests an arm that it may not have.

@@ -12,6 +12,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead
 
 
@@ -106,4 +107,4 @@ class Handler(ABC):
 
 
 # Makes the handler of a request for a target; the session is None where it has none.
-Serve = Callable[[Client, Request, RouteTarget, str | None], Handler]
+Serve = Callable[[Client, Request, RouteTarget, AnySession | None], Handler]

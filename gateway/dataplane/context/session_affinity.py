@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from time import time
-from typing import TypeGuard
 
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.sequence import Sequence, name_of
+from gateway.protocol.sequence import AnySession, Sequence, name_of
 from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
@@ -45,17 +44,17 @@ class SessionAffinity:
         self.book = book
         self.inputs = inputs
 
-    def lookup_cached(self, route_target: RouteTarget, session: str) -> RouteTarget | None:
+    def lookup_cached(self, route_target: RouteTarget, session: AnySession) -> RouteTarget | None:
         """The target of a session's request: its arm's; `route_target` is that of the rules. None where Redis must be
         queried first: `find`."""
-        if (
-            route_target.replay is not None
-            and _has_no_number(session)
-            and not self.inputs.number_at_once(session, route_target.replay)
-        ):
-            return None
+        if isinstance(session, Sequence):
+            name, replay = session.name, route_target.replay
+            if replay is not None and session.step is None and not self.inputs.number_at_once(session, replay):
+                return None
+        else:
+            name = session
         now = time()
-        found = self.book.get(session, now)
+        found = self.book.get(name, now)
         return None if found is None else self._arm_target(route_target, found, now)
 
     def routed(self, selector: object, session: str) -> RouteTarget | None:
@@ -74,22 +73,23 @@ class SessionAffinity:
         """Cache the target of a session's requests, as long as its arms stay."""
         self.book.peek(session, time()).routed = (selector, route_target)
 
-    def find(self, route_target: RouteTarget, session: str, found: Callable[[RouteTarget], None]) -> None:
+    def find(self, route_target: RouteTarget, session: AnySession, found: Callable[[RouteTarget], None]) -> None:
         """Look a session up in Redis; `found` gets its target in a later turn of the event loop."""
+        name = name_of(session)
 
         def go_on() -> None:
             now = time()
-            found(self._arm_target(route_target, self.book.peek(session, now), now))
+            found(self._arm_target(route_target, self.book.peek(name, now), now))
 
-        if route_target.replay is not None and _has_no_number(session):
+        if route_target.replay is not None and isinstance(session, Sequence) and session.step is None:
             self.inputs.number(session, route_target.replay, go_on)
         else:
-            self.book.find(session, lambda known: go_on())
+            self.book.find(name, lambda known: go_on())
 
     def choose(
         self,
         engine: Engine,
-        session: str,
+        session: AnySession,
         now: float,
         tried: Collection[Endpoint] = (),
         prompt: bytes | memoryview | None = None,
@@ -100,7 +100,7 @@ class SessionAffinity:
         where another one may, since its inputs are kept.
         """
         moment = time()
-        known = self.book.peek(session, moment)
+        known = self.book.peek(name_of(session), moment)
         if isinstance(session, Sequence):
             endpoint = self._for_sequence(engine, session, known, now, tried)
         elif engine.spec.balance.traits.by_session:
@@ -111,10 +111,10 @@ class SessionAffinity:
             self.book.count(known, moment)
         return endpoint
 
-    def ended(self, session: Sequence) -> None:
-        self.book.end(session)
-        if session.run:
-            self.inputs.forget(session)
+    def ended(self, sequence: Sequence) -> None:
+        self.book.end(sequence.name)
+        if sequence.run:
+            self.inputs.forget(sequence)
 
     def lost(self, engine: Engine, sequence: Sequence, place: str) -> None:
         """No endpoint can go on with a sequence, which was at this URL."""
@@ -131,14 +131,14 @@ class SessionAffinity:
         assert route_target.replay is not None
         name = route_target.engine.name
         await self.inputs.place(sequence, name, endpoint.url, route_target.replay)
-        self.book.place(self.book.peek(sequence, time()), name, endpoint.url)
+        self.book.place(self.book.peek(sequence.name, time()), name, endpoint.url)
         if not sequence.starts:  # else there was nothing to replay
             self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
 
     def _arm_target(self, route_target: RouteTarget, session: Session, now: float) -> RouteTarget:
         """The target of the arm that a session has, if that may still take any."""
         spec = route_target.spec
-        if not spec.sticky_endpoint and type(session.session) is not Sequence:
+        if not spec.sticky_endpoint and not session.is_sequence:
             self.book.count(session, now)  # `choose` does not follow
         if not spec.sticky_arm:
             return route_target
@@ -167,13 +167,12 @@ class SessionAffinity:
             return None
         if place is not None and at in able:
             return at
-        name = name_of(session.session)
-        chosen = home if home in able else engine.by_session(able, name)
+        chosen = home if home in able else engine.by_session(able, session.name)
         is_moved = place is not None or not session.is_new
         if session.is_new and not tried:
             less_busy = self._less_busy(engine, able, chosen)
             if less_busy:
-                chosen = engine.by_session(less_busy, name)
+                chosen = engine.by_session(less_busy, session.name)
                 self.book.counts.shed += 1
         if chosen is not home or place is not None:
             self.book.place(session, engine.name, None if chosen is home else chosen.url)
@@ -186,7 +185,7 @@ class SessionAffinity:
         self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
     ) -> Endpoint | None:
         if sequence.adrift and not sequence.starts:
-            text = f"nobody knows where sequence {sequence} of model '{sequence.model}' is by now: {sequence.adrift}"
+            text = f"nobody knows where sequence {sequence.id} of model '{sequence.model}' is by now: {sequence.adrift}"
             raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, text)
         place = known.places.get(engine.name)
         at = engine.endpoint(place) if place is not None else None
@@ -220,7 +219,7 @@ class SessionAffinity:
         if cached is not None and cached[0] is engine:
             known: Endpoint = cached[1]
             return known
-        home = engine.by_session(engine.endpoints, name_of(session.session))
+        home = engine.by_session(engine.endpoints, session.name)
         session.homes[engine.name] = (engine, home)
         return home
 
@@ -246,10 +245,5 @@ def _why_left(endpoint: Endpoint | None) -> str:
 
 def where_it_was(sequence: Sequence, place: str, what: str) -> str:
     """The message for a sequence that cannot stay where it was; `what` is the reason."""
-    text = f"sequence {sequence} of model '{sequence.model}' was at "
+    text = f"sequence {sequence.id} of model '{sequence.model}' was at "
     return text + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
-
-
-def _has_no_number(session: str) -> TypeGuard[Sequence]:
-    """Whether it is a request of a sequence without a number yet."""
-    return isinstance(session, Sequence) and session.step is None

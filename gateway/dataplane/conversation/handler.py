@@ -30,6 +30,7 @@ from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.sampling_fields import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import LlmApi
+from gateway.protocol.sequence import AnySession, id_of
 from gateway.protocol.translator import Reply, Translator
 
 _log = logging.getLogger(__name__)
@@ -49,14 +50,16 @@ class ConversationHandler(TranslatingHandler):
         client: Client,
         request: Request,
         route_target: RouteTarget,
-        session: str,
+        session: AnySession,
         spec: HistorySpec,
         backend: Serve,
     ) -> None:
         snapshot = request.plan.snapshot
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
         store = client.plane.store
-        conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
+        conversation = None
+        if store is not None:
+            conversation = Conversation(store, id_of(session), tenant, patience=spec.patience)
         self._talk = ConversationTurn(conversation, spec)
         self._is_keeping = False  # the engine has answered
         super().__init__(client, request, route_target, session, self._make_completed, backend)

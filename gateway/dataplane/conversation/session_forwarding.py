@@ -19,7 +19,7 @@ from gateway.dataplane.context.request_body import declared_json_bytes
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
-from gateway.protocol.sequence import may_stand_in_a_field
+from gateway.protocol.sequence import AnySession, may_stand_in_a_field
 from gateway.protocol.translator import RestBody
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.routing.decision import Decision
@@ -39,7 +39,7 @@ def held_by_engine(
     """
     identity = request.plan.snapshot.table.identity
     tenant = request.plan.facts.headers.get(identity.tenant_header, "")
-    session_id = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
+    session_id = session if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
     length = declared_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
     written = _written(_fields(head), request, route_target, session_id, field, {*identity.session_parameters})
@@ -98,7 +98,7 @@ def _with_header(plan: PreparedHead, route_target: RouteTarget, field: bytes, se
     return prepared
 
 
-def session_of(request: Request, body: RestBody) -> str | None:
+def session_of(request: Request, body: RestBody) -> AnySession | None:
     """The session that the rules find in a V2 request; None where it has none.
 
     Raises: GatewayError(BAD_REQUEST).

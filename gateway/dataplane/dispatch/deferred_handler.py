@@ -14,6 +14,7 @@ from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Decision, Undecided
 
 # The handler of a request, and the body that it takes.
@@ -116,7 +117,7 @@ class SessionLookup(DeferredHandler):
         client: Client,
         request: Request,
         route_target: RouteTarget,
-        session: str,
+        session: AnySession,
         choose: Callable[[RouteTarget, bytes], Chosen],
     ) -> None:
         """`choose` makes the handler for the session's target, given the body that has come."""

@@ -37,6 +37,7 @@ from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStr
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import AnySession
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
@@ -93,7 +94,7 @@ def _maker_of(head: CallHead) -> MakeCall:
 # Unary calls about a model
 
 
-def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: str | None) -> None:
+def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:
     route_target = target.route_target
     if route_target.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
         relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
@@ -117,7 +118,7 @@ def convert(
     head: CallHead,
     message: MessageBody,
     target: CallTarget,
-    session: str | None,
+    session: AnySession | None,
     serve: Serve,
 ) -> None:
     """Go on with a call as a REST request."""
@@ -136,7 +137,7 @@ def _stream(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
 
 
 def _open_backend(
-    client: CallClient, head: CallHead, call: StreamCall, target: CallTarget, session: str | None
+    client: CallClient, head: CallHead, call: StreamCall, target: CallTarget, session: AnySession | None
 ) -> BackendStream:
     route_target = target.route_target
     if route_target.shadow is not None:

@@ -15,6 +15,7 @@ from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 from gateway.protocol.llm.request_facts import read_generation_facts
+from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Decision, Undecided
 
 # The longest name of a model; what is cached of a request holds its name.
@@ -68,7 +69,7 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
     return request, body, name
 
 
-def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTarget, str | None]:
+def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTarget, AnySession | None]:
     """The target and the session of one request, where its head and its model alone do not decide.
 
     Raises: GatewayError.
@@ -87,7 +88,7 @@ def _on_target(
     client: Client,
     request: Request,
     plan: PreparedHead,
-    session: str | None,
+    session: AnySession | None,
     name: ModelName,
     serve: Serve,
     route_target: RouteTarget,

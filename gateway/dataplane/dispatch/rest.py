@@ -53,6 +53,7 @@ from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import translator_for
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
+from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.protocol.v2_facts import read_body_facts, read_parameters
 
 # The longest Content-Length, in digits.
@@ -118,15 +119,19 @@ def handler_for(client: Client, request: Request) -> Handler:
 
 def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector) -> Handler:
     """The handler of a request whose arm its unit chooses."""
-    session = request.session
+    session: AnySession | None = request.session
     if selector.needs_session and session is None and _body_may_name_session(request):
         session = _session_in_body(request, body)
     affinity = client.plane.affinity
-    if selector.is_sticky and type(session) is str:  # a Sequence is somewhere only while it goes on
+    if selector.is_sticky and type(session) is str:  # a sequence has a place only until it ends
         routed = affinity.routed(selector, session)
         if routed is not None:
             return Exchange(client, request, routed, session)
-    route_target = selector.route_target(session if selector.by_session else request.unit(selector.header))
+    if not selector.by_session:
+        unit = request.unit(selector.header)
+    else:
+        unit = session.id if isinstance(session, Sequence) else session
+    route_target = selector.route_target(unit)
     if session is None or not route_target.needs_session:
         return (
             Exchange(client, request, route_target, None)
@@ -148,7 +153,7 @@ def _body_may_name_session(request: Request) -> bool:
     return request.session is None and bool(snapshot.session_words) and operation in INFERENCE_OPERATIONS
 
 
-def _session_in_body(request: Request, body: bytes) -> str | None:
+def _session_in_body(request: Request, body: bytes) -> AnySession | None:
     """The session that a whole body names. Most name none, which a search shows without parsing."""
     plan = request.plan
     length = request.json_length
@@ -165,7 +170,7 @@ def _session_in_body(request: Request, body: bytes) -> str | None:
 # By the target
 
 
-def serve(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+def serve(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a request that the rules send to this target; its session may have it in another."""
     known = (
         client.plane.affinity.lookup_cached(route_target, session)
@@ -179,18 +184,20 @@ def serve(client: Client, request: Request, route_target: RouteTarget, session: 
     return SessionLookup(client, request, route_target, session, partial(_serve_known, client, request, session))
 
 
-def _serve_known(client: Client, request: Request, session: str, route_target: RouteTarget, body: bytes) -> Chosen:
+def _serve_known(
+    client: Client, request: Request, session: AnySession, route_target: RouteTarget, body: bytes
+) -> Chosen:
     return serve_mirrored(client, request, route_target, session), body
 
 
-def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a client's own request for this target, and for its route's shadow."""
     if route_target.shadow is None:
         return serve_target(client, request, route_target, session)
     return mirrored(client, request, route_target, session, serve_target)
 
 
-def serve_target(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+def serve_target(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a request for this target and no other."""
     plan = request.plan
     passes = plan.passes_if_kept if route_target is plan.route_target else plan.leading(route_target).passes
@@ -202,7 +209,7 @@ def serve_target(client: Client, request: Request, route_target: RouteTarget, se
     return _serve_request(client, request, route_target, session)
 
 
-def _serve_request(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+def _serve_request(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a request by itself, apart from its conversation."""
     engine, call = route_target.engine, request.plan.call
     passes, backend = engine.passes(call), _backend(route_target)
@@ -228,7 +235,7 @@ def _backend(route_target: RouteTarget) -> Serve:
     return RestToGrpcHandler if route_target.engine.speaks_grpc else GrpcBackendCall
 
 
-def _by_rest(client: Client, request: Request, route_target: RouteTarget, session: str | None) -> Handler:
+def _by_rest(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """A repeated request does no harm where it is for text, or where a client of OpenAI's API wants vectors; it may do
     harm where a client of V2 wants an inference."""
     plan = request.plan
@@ -243,7 +250,7 @@ _generation: Serve = partial(Exchange, is_generation=True)
 
 
 def _serve_session(
-    client: Client, request: Request, route_target: RouteTarget, session: str, history: HistorySpec
+    client: Client, request: Request, route_target: RouteTarget, session: AnySession, history: HistorySpec
 ) -> Handler:
     """The handler of a request that may be part of a conversation; an infer depends on its body."""
     if not history.engine_holds_state and request.plan.call.api is not LlmApi.INFER:
@@ -252,7 +259,7 @@ def _serve_session(
     def choose(client: Client, request: Request, body: bytes) -> Chosen:
         plain = decoded(request, body, client.plane.settings.limits.max_body_bytes)
         if history.engine_holds_state:
-            request, body = held_by_engine(request, plain, route_target, session, history.session_field)
+            request, body = held_by_engine(request, plain, route_target, id_of(session), history.session_field)
         elif _is_text(request, plain):
             return ConversationHandler(client, request, route_target, session, history, _backend(route_target)), body
         return _serve_request(client, request, route_target, session), body

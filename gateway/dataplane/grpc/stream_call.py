@@ -21,11 +21,12 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed
 from gateway.protocol.message_layouts import error_response
+from gateway.protocol.sequence import AnySession
 from gateway.wire.grpc import PREFIX_BYTES, framed
 from gateway.wire.http2.stream import Stream
 
 # Opens the backend of a call for a target; the session chooses its endpoint.
-OpenBackend = Callable[["StreamCall", CallTarget, str | None], BackendStream]
+OpenBackend = Callable[["StreamCall", CallTarget, AnySession | None], BackendStream]
 
 
 class StreamCall(ClientCall):
@@ -41,7 +42,7 @@ class StreamCall(ClientCall):
         stream: Stream,
         head: CallHead,
         open_backend: OpenBackend,
-        decided: tuple[Key, CallTarget, str | None] | None = None,
+        decided: tuple[Key, CallTarget, AnySession | None] | None = None,
     ) -> None:
         """`decided`: the call has one request, of this model, target and session."""
         super().__init__(client, stream, head)

@@ -13,7 +13,7 @@ from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, facts_or_none
-from gateway.protocol.sequence import Sequence
+from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing.decision import Undecided
 from gateway.wire.grpc import PREFIX_BYTES
 
@@ -34,8 +34,8 @@ class StreamRouter:
         self._affinity = affinity
         self.reads_sessions = bool(head.plan.snapshot.session_field)
         self._by_model: dict[Key, CallTarget] = {}
-        self._sessions: dict[CallTarget, str | None] = {}
-        self._decided: tuple[bytes, CallTarget, str] | None = None  # of a message whose session is being looked up
+        self._sessions: dict[CallTarget, AnySession | None] = {}
+        self._decided: tuple[bytes, CallTarget, AnySession] | None = None  # of a message during its session's lookup
         self._decoupled = _NOTHING
 
     @property
@@ -48,11 +48,11 @@ class StreamRouter:
         key = next(iter(self._by_model), None)
         return Names(*key, b"", ()) if key is not None else None
 
-    def session(self, target: CallTarget) -> str | None:
+    def session(self, target: CallTarget) -> AnySession | None:
         """The session that chooses a target's endpoint."""
         return self._sessions.get(target)
 
-    def keep(self, key: Key, target: CallTarget, session: str | None) -> None:
+    def keep(self, key: Key, target: CallTarget, session: AnySession | None) -> None:
         """All messages of this model go to this target."""
         self._by_model[key] = target
         self._sessions.setdefault(target, session)
@@ -126,16 +126,16 @@ class StreamRouter:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""
         return self._plan.target(target.route_target.base)
 
-    def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, str | None] | Undecided:
+    def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, AnySession | None] | Undecided:
         decision = self._plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY:
             return self._plan.decide(names, facts_or_none(plain), self._head)
         return decision
 
-    def _target_of_session(self, target: CallTarget, session: str) -> CallTarget:
+    def _target_of_session(self, target: CallTarget, session: AnySession) -> CallTarget:
         """The target at the endpoint where a session is."""
         engine = target.route_target.engine
-        if target.route_target.sticky_endpoint or isinstance(session, Sequence):
+        if isinstance(session, Sequence) or target.route_target.sticky_endpoint:
             endpoint = self._affinity.choose(engine, session, monotonic())
         else:
             endpoint = engine.choose(session, monotonic())

@@ -12,11 +12,12 @@ from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_silent
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Undecided
 from gateway.wire.http2.stream import Stream
 
 # Takes a call with this message over, for a target and a session.
-TakeOver = Callable[["UnaryCall", MessageBody, CallTarget, str | None], None]
+TakeOver = Callable[["UnaryCall", MessageBody, CallTarget, AnySession | None], None]
 
 
 class UnaryCall(CallHandler):
@@ -125,7 +126,7 @@ class UnaryCall(CallHandler):
             self._is_over = True
             self._take_over(self, message, target, session)
 
-    def _look_up(self, message: MessageBody, target: CallTarget, session: str) -> None:
+    def _look_up(self, message: MessageBody, target: CallTarget, session: AnySession) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
         affinity, plan = self.client.plane.affinity, self.head.plan
         route_target = affinity.lookup_cached(target.route_target, session)
@@ -137,7 +138,7 @@ class UnaryCall(CallHandler):
             target.route_target, session, lambda route_target: self._go(message, plan.target(route_target), session)
         )
 
-    def _go(self, message: MessageBody, target: CallTarget, session: str | None) -> None:
+    def _go(self, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:
         if not self._is_over:
             self._is_over = True
             self._take_over(self, message, target, session)

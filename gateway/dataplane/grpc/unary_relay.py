@@ -22,6 +22,7 @@ from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import AnySession
 from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
@@ -55,7 +56,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         head: CallHead,
         message: MessageBody,
         target: CallTarget,
-        session: str | None,
+        session: AnySession | None,
         started_at: float,
     ) -> None:
         self._client = client

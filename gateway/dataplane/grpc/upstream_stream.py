@@ -17,6 +17,7 @@ from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.llm.request_facts import prompt_of_message
 from gateway.protocol.message_layouts import ERROR_TAG
+from gateway.protocol.sequence import AnySession
 from gateway.wire.grpc import PREFIX_BYTES, Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.relay_fast_path import RelayFastPath
@@ -33,7 +34,7 @@ class UpstreamStream(GrpcFront):
     one refuse the stream. Only the client's time limit applies, unless the call has one request.
     """
 
-    def __init__(self, call: StreamCall, target: CallTarget, session: str | None) -> None:
+    def __init__(self, call: StreamCall, target: CallTarget, session: AnySession | None) -> None:
         self._call = call
         self.target = target
         session = session if target.endpoint is None else None

@@ -29,6 +29,7 @@ from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead
 
 # Written for the candidate.
@@ -37,7 +38,9 @@ _OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-po
 _FOREIGN = _OWN | FORWARDED
 
 
-def mirrored(client: Client, request: Request, route_target: RouteTarget, session: str | None, serve: Serve) -> Handler:
+def mirrored(
+    client: Client, request: Request, route_target: RouteTarget, session: AnySession | None, serve: Serve
+) -> Handler:
     """The handler of a request whose target has a shadow; `serve` makes the one that answers."""
     plan = request.plan
     if not plan.is_inference or plan.without_body:
@@ -59,7 +62,7 @@ class MirroringHandler(ForwardingHandler):
         client: Client,
         request: Request,
         route_target: RouteTarget,
-        session: str | None,
+        session: AnySession | None,
         serve: Serve,
         capture: ReplyCapture,
     ) -> None:

@@ -24,6 +24,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc
 from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation, model_path
+from gateway.protocol.sequence import AnySession
 from gateway.protocol.translator import RestRequest
 from gateway.wire.http1.head import Field, RequestHead
 from gateway.wire.http2.stream import Stream
@@ -44,7 +45,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
         client: CallClient,
         stream: Stream,
         head: CallHead,
-        decided: tuple[RouteTarget, str | None] | None = None,
+        decided: tuple[RouteTarget, AnySession | None] | None = None,
         serve: Serve | None = None,
     ) -> None:
         super().__init__(client, stream, head)

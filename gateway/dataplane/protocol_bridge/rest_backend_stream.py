@@ -34,6 +34,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import INTERNAL, UNAVAILABLE
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import model_path
+from gateway.protocol.sequence import AnySession, id_of
 from gateway.protocol.translator import RestRequest
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, Boundaries, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
@@ -69,7 +70,7 @@ class RestBackendStream:
         self,
         call: StreamCall,
         target: CallTarget,
-        session: str | None,
+        session: AnySession | None,
         client: CallClient,
         head: CallHead,
         serve: Serve,
@@ -80,8 +81,8 @@ class RestBackendStream:
         self.client = client
         self.head = head
         self.serve = serve
-        # Of a sequence, the start and end of its first request do not hold for those that follow.
-        self._session = str(session) if session is not None else None
+        # The id only: the start and end of a sequence's first request do not hold for the later ones.
+        self._session = id_of(session) if session is not None else None
         self._queue: deque[tuple[bytes, Names]] = deque()
         self._queued_bytes = 0
         self._client_ended = False
@@ -198,7 +199,7 @@ class _Exchange(ReplySink):
         "_wants_final",
     )
 
-    def __init__(self, owner: RestBackendStream, framed: bytes, names: Names, session: str | None) -> None:
+    def __init__(self, owner: RestBackendStream, framed: bytes, names: Names, session: AnySession | None) -> None:
         client = owner.client
         self._owner = owner
         self._names = names
@@ -232,7 +233,7 @@ class _Exchange(ReplySink):
 
     # The request
 
-    async def _begin(self, framed: bytes, session: str | None) -> None:
+    async def _begin(self, framed: bytes, session: AnySession | None) -> None:
         owner = self._owner
         plane, route_target, head = owner.call.plane, owner.target.route_target, owner.head
         try:
@@ -274,7 +275,7 @@ class _Exchange(ReplySink):
         body = generate_of_infer_request(message, self._metadata)
         return RestRequest("POST", f"{model_path(model, version)}/generate_stream", body)
 
-    async def _looked_up(self, route_target: RouteTarget, session: str) -> RouteTarget:
+    async def _looked_up(self, route_target: RouteTarget, session: AnySession) -> RouteTarget:
         """The target of a session's message."""
         affinity = self._owner.call.plane.affinity
         cached = affinity.lookup_cached(route_target, session)

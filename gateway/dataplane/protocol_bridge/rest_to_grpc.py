@@ -32,6 +32,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import AnySession
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.frames import ErrorCode
@@ -74,7 +75,7 @@ class RestToGrpcHandler(Handler):
         "plane",
     )
 
-    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: str | None) -> None:
+    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> None:
         self._client = client
         self._request = request = request.timed()
         self._plan = request.plan

@@ -28,6 +28,7 @@ from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.sequence import AnySession
 from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http1.head import ResponseHead
 
@@ -71,7 +72,7 @@ class Exchange(UpstreamHandler):
         client: Client,
         request: Request,
         route_target: RouteTarget,
-        session: str | None,
+        session: AnySession | None,
         *,
         is_generation: bool = False,
     ) -> None:

@@ -18,6 +18,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
+from gateway.protocol.sequence import AnySession
 from gateway.protocol.translator import GRPC, JSON
 from gateway.upstream.endpoint_client import UnaryReply, call_unary
 
@@ -29,7 +30,7 @@ class GrpcBackendCall(UpstreamHandler):
 
     __slots__ = ("_client", "_message", "_request", "attempts")
 
-    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: str | None) -> None:
+    def __init__(self, client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> None:
         self._client = client
         self._request = request
         self._message = b""

@@ -29,6 +29,7 @@ from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedRep
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.translation import GenerationTranslator
+from gateway.protocol.sequence import AnySession
 from gateway.protocol.translator import EngineRequest, Reply, Translator
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import Field
@@ -84,7 +85,7 @@ class TranslatingHandler(Handler, ReplySink):
         client: Client,
         request: Request,
         route_target: RouteTarget,
-        session: str | None,
+        session: AnySession | None,
         make: Make,
         backend: Serve,
     ) -> None:
