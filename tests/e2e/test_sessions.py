@@ -108,8 +108,8 @@ def test_what_is_not_there_is_told(
 
 
 def test_operators_find_sessions_of_any_name(gateways: list[GatewayProcess]) -> None:
-    """A session name may contain slashes, line ends and non-ASCII characters, or be long."""
-    for name in ("a/b", "a\r\nb", "\u65e5\u672c", "x" * 1000):
+    """A session name may contain slashes, line ends, NULs and non-ASCII characters, or be long."""
+    for name in ("a/b", "a\r\nb", "m\x007", "\u65e5\u672c", "x" * 1000):
         body = json.dumps({"inputs": [], "parameters": {"session_id": name}})
         assert plain_http.post(f"{gateways[0].http_url}/v2/models/m/infer", content=body, timeout=20).status_code == 200
         path = f"/sessions/{quote(name)}"
