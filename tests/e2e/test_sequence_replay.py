@@ -182,5 +182,7 @@ def test_sequences_outlive_their_triton(
         await clients.close()
 
     asyncio.run(asyncio.wait_for(scene(), 60))
-    assert moved(gateway, "lost") > 0
-    assert list(redis.client.scan_iter("pointsman:1:inputs:*")) == []
+    eventually(lambda: moved(gateway, "lost") > 0)
+    eventually(
+        lambda: not list(redis.client.scan_iter("pointsman:1:inputs:*"))
+    )  # a worker deletes them after its reply
