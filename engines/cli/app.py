@@ -17,6 +17,7 @@ from engines.cli.fleet import fleet
 from engines.cli.host import host
 from engines.cli.llm import llm
 from engines.cli.llm_bench import bench
+from engines.cli.options import PlainCommand
 
 P = ParamSpec("P")
 
@@ -67,7 +68,8 @@ def samples(
     return 0
 
 
-for _command in (host, fleet, samples, analyze, convert, doctor):
+app.command(cls=PlainCommand)(exiting(host))
+for _command in (fleet, samples, analyze, convert, doctor):
     app.command()(exiting(_command))
 llm.command("bench")(exiting(bench))
 app.add_typer(llm)

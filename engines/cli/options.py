@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 Value = TypeVar("Value")
 
@@ -76,6 +77,24 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
         device = int(parts[2]) if len(parts) == 3 else PER_DEVICE
         parsed[(device, parts[0])] = int(parts[1])
     return parsed
+
+
+class PlainCommand(TyperCommand):
+    """A command whose `--help` is text: a long option has a line of its own. The columns of rich cut its name."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more | {"rich_markup_mode": None})
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under the titles of their panels."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(param, "rich_help_panel", None) or "Other", []).append(record)
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 SERVER, ENGINE, MEMORY = "Server", "Engine", "Memory"
