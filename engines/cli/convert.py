@@ -68,15 +68,15 @@ def convert(
         if precision not in PRECISIONS:
             raise ConversionError(f"--precision {precision}: has to be {' or '.join(PRECISIONS)}")
         request = conversion.ConversionRequest(
-            model,
-            repository,
-            name,
-            version,
-            tuple(parse_shape(text) for text in shape or ()),
-            conversion.parse_rows(batch) if batch else (),
-            precision,
-            enumerated,
-            overwrite,
+            model=model,
+            repository=repository,
+            name=name,
+            version=version,
+            shapes=tuple(parse_shape(text) for text in shape or ()),
+            rows=conversion.parse_rows(batch) if batch else (),
+            precision=precision,
+            enumerated=enumerated,
+            overwrite=overwrite,
         )
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=errors, transient=True) as bar:

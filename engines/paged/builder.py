@@ -113,20 +113,20 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         adapter_prints = {name: adapter.fingerprint for name, adapter in adapters.items()}
         block_store = BlockStore(options, BlockMemory(caches, ops), loaded.fingerprint, draft_print, adapter_prints)
     return Parts(
-        options,
-        device,
-        ops,
-        loaded,
-        tokenizer,
-        eos_ids,
-        read_default_params(directory),
-        grammars,
-        memory,
-        max_context,
-        batches,
-        runner,
-        block_store,
-        claim,
+        options=options,
+        device=device,
+        ops=ops,
+        loaded=loaded,
+        tokenizer=tokenizer,
+        eos_ids=eos_ids,
+        default_params=read_default_params(directory),
+        grammars=grammars,
+        memory=memory,
+        max_context=max_context,
+        batches=batches,
+        runner=runner,
+        block_store=block_store,
+        claim=claim,
     )
 
 

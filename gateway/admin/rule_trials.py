@@ -147,15 +147,15 @@ def _spec(body: RequestDescription) -> RequestSpec:
             raise HTTPException(422, f"parameter {name!r} is neither a text, a number, true nor false")
     inputs = tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.bytes) for each in body.input)
     return RequestSpec(
-        body.model,
-        body.version,
-        body.protocol,
-        body.operation,
-        body.header,
-        body.parameter,
-        inputs,
-        body.session,
-        body.tenant,
-        body.has_image,
-        body.force,
+        model=body.model,
+        version=body.version,
+        protocol=body.protocol,
+        operation=body.operation,
+        header=body.header,
+        parameter=body.parameter,
+        input=inputs,
+        session=body.session,
+        tenant=body.tenant,
+        has_image=body.has_image,
+        force=body.force,
     )

@@ -85,16 +85,16 @@ def explain(
     table = Table(loaded.rules)
     protocol_name, meant = parse_operation(protocol, operation, rpc)
     request = RequestSpec(
-        model,
-        version,
-        protocol_name,
-        meant.value,
-        _headers(header or ()),
-        dict(_parameter(text) for text in parameter or ()),
-        tuple(_input(text) for text in input or ()),
-        session,
-        tenant,
-        has_image,
+        model=model,
+        version=version,
+        protocol=protocol_name,
+        operation=meant.value,
+        header=_headers(header or ()),
+        parameter=dict(_parameter(text) for text in parameter or ()),
+        input=tuple(_input(text) for text in input or ()),
+        session=session,
+        tenant=tenant,
+        has_image=has_image,
     )
     facts = facts_of(request, table.identity)
     explanation = explain_decision(table, facts, random.random)

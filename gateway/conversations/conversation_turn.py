@@ -133,39 +133,38 @@ class ConversationTurn:
 
     async def store(self, engine: str, arm: str) -> bool:
         """Write the question and the complete answer. Returns whether that succeeded."""
-        if not self._is_storable:
+        conversation = self._writable
+        if conversation is None:
             return False
-        command = self._command(engine, arm, is_cut=False)
+        command = self._command(conversation, engine, arm, is_cut=False)
         if command is None:
             return True
-        assert self._conversation is not None
         try:
-            outcome = await self._conversation.write(command)
+            outcome = await conversation.write(command)
         except StoreError as error:
-            _log.debug("an exchange of %s is not kept: %s", self._conversation.key, error)
+            _log.debug("an exchange of %s is not kept: %s", conversation.key, error)
             return False
         if outcome != "kept":
-            _log.info("an exchange of %s is not kept: the conversation is %s", self._conversation.key, outcome)
+            _log.info("an exchange of %s is not kept: the conversation is %s", conversation.key, outcome)
         return outcome == "kept"
 
     def store_partial(self, engine: str, arm: str) -> None:
         """Queue a write of the question and the partial answer; the client has disconnected."""
-        command = self._command(engine, arm, is_cut=True) if self._is_storable else None
-        if command is not None:
-            assert self._conversation is not None
-            self._conversation.enqueue(command)
+        conversation = self._writable
+        command = self._command(conversation, engine, arm, is_cut=True) if conversation is not None else None
+        if conversation is not None and command is not None:
+            conversation.enqueue(command)
 
     @property
-    def _is_storable(self) -> bool:
-        """False without Redis, and for a text whose history is missing: its new part cannot be determined."""
-        return self._conversation is not None and not (self.is_missing and self._completed.prompt is not None)
+    def _writable(self) -> Conversation | None:
+        """None without Redis, and for a text whose history is missing: its new part cannot be determined."""
+        return None if self.is_missing and self._completed.prompt is not None else self._conversation
 
-    def _command(self, engine: str, arm: str, *, is_cut: bool) -> Command | None:
+    def _command(self, conversation: Conversation, engine: str, arm: str, *, is_cut: bool) -> Command | None:
         """The command that writes the exchange; None if there is nothing to store."""
         answer = None if self.answer.has_failed else self.answer.message(self._without, is_cut=is_cut)
         if answer is None:
             return None
-        assert self._conversation is not None
         now, completed, history = int(time()), self._completed, self._history
         new = completed.new
         if new and new[-1].role == "assistant":  # the client has begun the answer
@@ -183,7 +182,7 @@ class ConversationTurn:
             history.epoch,
             history.revision if completed.replaces and history.epoch else None,
         )
-        return self._conversation.writing(exchange, self._spec, now)
+        return conversation.writing(exchange, self._spec, now)
 
     def _counted(self, new: Sequence[Message], used: TokenUsage | None) -> tuple[list[int], bool]:
         """Returns: the tokens of each new message, and whether they are estimates. Engines count a prompt as a whole,

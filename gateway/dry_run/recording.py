@@ -92,14 +92,14 @@ def outcome_of(table: Table, facts: Facts, throw: Callable[[], float] = lambda: 
     elif throws:
         may_be = next(route.targets for route in table.routes if route.name == target.route)
     return RoutingOutcome(
-        target.route,
-        target.engine,
-        target.model or facts.model,
-        target.experiment,
-        target.arm,
-        bool(throws),
-        frozenset(each.engine for each in may_be),
-        frozenset(each.model or facts.model for each in may_be),
+        route=target.route,
+        engine=target.engine,
+        model=target.model or facts.model,
+        experiment=target.experiment,
+        arm=target.arm,
+        by_chance=bool(throws),
+        engines=frozenset(each.engine for each in may_be),
+        models=frozenset(each.model or facts.model for each in may_be),
     )
 
 

@@ -67,13 +67,13 @@ def _fact(fields: Mapping[str, Any]) -> Fact:
         )
         body = BodyFacts(known["parameter"], tuple(inputs), known["has_image"])
     facts = Facts(
-        fields["model"],
-        fields["version"],
-        fields["protocol"],
-        Operation(fields["operation"]),
-        known["header"],
-        body,
-        fields["session"],
+        model=fields["model"],
+        version=fields["version"],
+        protocol=fields["protocol"],
+        operation=Operation(fields["operation"]),
+        headers=known["header"],
+        body=body,
+        session=fields["session"],
         forced=Forced(*forced.split("=", 1)) if forced else None,
     )
     then = RoutingOutcome(fields["route"], fields["engine"], None, fields["experiment"], fields["arm"])

@@ -76,6 +76,12 @@ class ExperimentState:
             self.declared = declared
 
     @property
+    def adopted(self) -> RunState:
+        """The state, once there is one: nothing is evaluated or decided before."""
+        assert self.state is not None
+        return self.state
+
+    @property
     def active(self) -> RunState | None:
         """The state of the run if it belongs to these rules: another gateway may already have newer ones."""
         is_current = self.state is not None and self.state.fingerprint == self.declared.fingerprint
@@ -104,10 +110,9 @@ class ExperimentState:
 
     def restore(self, evidence: Evidence, series: TimeSeries) -> None:
         """Continue with an earlier leader's evidence."""
-        assert self.state is not None
         self.evidence, self.series, self.evaluation = evidence, series, None
         self.stored_periods = {0, *evidence.numbers[:-1]}
-        self.evidence.begin(self.state.turn, self.state.in_force)
+        self.evidence.begin(self.adopted.turn, self.adopted.in_force)
 
     # Counts
 
@@ -127,11 +132,10 @@ class ExperimentState:
 
     def take(self, reports: Mapping[str, CountReport], now: float) -> None:
         """Add the reports of all gateways."""
-        assert self.state is not None
-        missing = []
+        turn, missing = self.adopted.turn, []
         for source, report in reports.items():
             counts = report.experiments.get(self.name)
-            if counts is None or counts["turn"] != self.state.turn or report.age > FRESH_SECONDS:
+            if counts is None or counts["turn"] != turn or report.age > FRESH_SECONDS:
                 missing.append(source)
             if counts is not None:
                 self._take(source, int(counts["turn"]), counts["arms"], now)
@@ -159,11 +163,10 @@ class ExperimentState:
 
     def judge(self, now: float) -> RampAction:
         """Evaluate the evidence. Returns: the ramp's next action."""
-        assert self.state is not None
         if self.evaluation is None or self._evaluated_revision != self.evidence.revision:
             self._evaluated_revision = self.evidence.revision
             self.evaluation = judge(self.spec, self.evidence.strata)
-        self.action = self._next(self.state, self.evaluation, now)
+        self.action = self._next(self.adopted, self.evaluation, now)
         return self.action
 
     def _next(self, state: RunState, evaluation: Evaluation, now: float) -> RampAction:

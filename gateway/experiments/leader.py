@@ -169,10 +169,9 @@ class Leader:
 
     async def _restore(self, experiment: ExperimentState) -> None:
         """Load the stored evidence."""
-        assert experiment.state is not None
         stored = await self._coordination.load(experiment.name)
         experiment.has_read = True
-        if stored.get("run") != {"run": experiment.state.run}:
+        if stored.get("run") != {"run": experiment.adopted.run}:
             return
         periods = [part for name, part in stored.items() if name.startswith("period:")]
         try:
@@ -184,8 +183,9 @@ class Leader:
 
     async def _keep_evidence(self, experiment: ExperimentState, now: float) -> None:
         """Store the evidence for the next leader and for the other gateways' reports."""
-        assert experiment.state is not None and self.token is not None
-        stored_at = (experiment.state.revision, experiment.evidence.revision, experiment.action.reason)
+        assert self.token is not None
+        state = experiment.adopted
+        stored_at = (state.revision, experiment.evidence.revision, experiment.action.reason)
         if experiment.stored_periods and stored_at == experiment.stored_at:
             return  # nothing is new
         experiment.stored_at = stored_at
@@ -196,7 +196,7 @@ class Leader:
         if is_new or len(experiment.tail) > _MAX_TAIL:
             experiment.tail = []
         parts: dict[str, Any] = {
-            "run": {"run": experiment.state.run},
+            "run": {"run": state.run},
             "told": experiment_json(experiment),
             "tail": experiment.tail,
         }
@@ -211,8 +211,7 @@ class Leader:
     # Acting
 
     async def _act(self, experiment: ExperimentState, action: RampAction, now: float) -> None:
-        assert experiment.state is not None
-        state, reason = experiment.state, action.reason
+        state, reason = experiment.adopted, action.reason
         match action.verb:
             case RampVerb.ROLL_BACK:
                 done, what = runs.roll_back(experiment.spec, state, now, ITSELF, reason), "rolled_back"
@@ -247,8 +246,7 @@ class Leader:
 
     async def _move(self, experiment: ExperimentState, now: float) -> None:
         """Let a bandit move its weights when it is due."""
-        state, bandit = experiment.state, experiment.spec.bandit
-        assert state is not None
+        state, bandit = experiment.adopted, experiment.spec.bandit
         if bandit is None or not is_due(bandit, state, now, experiment.bandit_updated_at):
             return
         experiment.bandit_updated_at = now

@@ -135,14 +135,14 @@ def _assignment(route: Route, facts: Facts, decision: Decision | Undecided) -> A
     unit = route.unit_of(facts)
     member = split.membership
     return Assignment(
-        split.spec.name,
-        split.spec.unit,
-        unit,
-        target.arm,
-        split.arm_spans(),
-        split.position(unit) if unit is not None else None,
-        member.layer if member is not None else None,
-        member.parts() if member is not None else (),
-        member.position(encoded(unit)) if member is not None and unit is not None else None,
-        target.is_forced,
+        experiment=split.spec.name,
+        unit_kind=split.spec.unit,
+        unit=unit,
+        arm=target.arm,
+        arm_spans=split.arm_spans(),
+        position=split.position(unit) if unit is not None else None,
+        layer=member.layer if member is not None else None,
+        parts=member.parts() if member is not None else (),
+        place=member.position(encoded(unit)) if member is not None and unit is not None else None,
+        is_forced=target.is_forced,
     )
