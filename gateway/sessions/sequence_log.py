@@ -125,9 +125,6 @@ class LocalSequenceLog:
         self._logs: OrderedDict[str, SequenceInputs] = OrderedDict()
         self._size = 0
 
-    def __repr__(self) -> str:
-        return f"<LocalSequenceLog {len(self._logs)} sequences, {self._size} bytes>"
-
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
         """Assign a request its number, or the reason why it has none. Returns False if that needs Redis: `number`."""
         if not self._is_alone:

@@ -146,11 +146,6 @@ class PreparedHead:
         if call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
 
-    def __repr__(self) -> str:
-        return (
-            f"<PreparedHead {self.head.method} {self.head.target!r} {self.route_target or self.error or 'undecided'}>"
-        )
-
     def field(self, name: bytes) -> bytes | None:
         """The first field of this name, in lower case."""
         named = self._named

@@ -96,10 +96,6 @@ class RouteTarget:
         self._bucket_targets: list[RouteTarget] = []
         self._unmeasured: RouteTarget | None = None
 
-    def __repr__(self) -> str:
-        arm = f" arm {self.spec.arm}" if self.spec.arm else ""
-        return f"<RouteTarget {self.spec.route}{arm} to {self.spec.engine}>"
-
     def passes(self, call: ApiCall) -> bool:
         """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec

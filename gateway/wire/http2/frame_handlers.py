@@ -29,8 +29,7 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
         state.refuse_closed(stream_id, "DATA")
         return
     if stream.peer_state is not PeerState.SENDING:
-        event = PeerEvent.DATA_END if ended else PeerEvent.DATA
-        state.fault(stream_id, *FAULTS[stream.peer_state, event])
+        state.fault(stream_id, *FAULTS[stream.peer_state, PeerEvent.DATA])
         return
     stream.receive_window -= size
     if stream.receive_window < 0:
