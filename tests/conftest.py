@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from gateway.demo.triton import TritonProcess, why_unavailable
@@ -14,6 +15,10 @@ from tests.support.mlserver import MLServer
 from tests.support.outsiders import NotHereError
 from tests.support.servers import GatewayProcess
 from tests.support.torchserve import TorchServe
+
+# A busy machine makes an example slow, which says nothing about the code.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 TEST_MODELS = Path(__file__).parent / "models"
 

@@ -86,7 +86,6 @@ class PlainCommand(TyperCommand):
         super().__init__(*arguments, **more | {"rich_markup_mode": None})
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under the titles of their panels."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

@@ -263,8 +263,7 @@ class ProcessInstance:
         elif call.reschedule is not None:
             call.reschedule(call)
         else:
-            why = "it has no sequence_batching with iterative_sequence"
-            call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests: {why}"))
+            call.fail(unavailable(f"model instance '{self.name}' cannot reschedule its requests here"))
 
     def _report_freed(self) -> None:
         self._flush = None

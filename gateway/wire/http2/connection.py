@@ -49,7 +49,6 @@ class _OpenBlock:
     stream_id: int
     ends_stream: bool
     pieces: list[bytes]
-    size: int
 
 
 # A small connection window would let one slow stream stop all others; each stream's own window is small instead.
@@ -251,15 +250,14 @@ class Http2Connection(ConnectionState):
         if flags & END_HEADERS:
             take_block(self, stream_id, payload, flags & END_STREAM != 0)
         else:
-            self._block = _OpenBlock(stream_id, flags & END_STREAM != 0, [payload], len(payload))
+            self._block = _OpenBlock(stream_id, flags & END_STREAM != 0, [payload])
 
     def _read_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         block = self._block
         if block is None:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         block.pieces.append(payload)
-        block.size += len(payload)
-        if len(block.pieces) > _MAX_CONTINUATIONS or block.size > self.limits.max_header_bytes:
+        if len(block.pieces) > _MAX_CONTINUATIONS or sum(map(len, block.pieces)) > self.limits.max_header_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
         if flags & END_HEADERS:
             self._block = None

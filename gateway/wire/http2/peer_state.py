@@ -21,12 +21,10 @@ class PeerState(Enum):
 
 
 class PeerEvent(Enum):
-    """What it sends; `..._END` has the flag END_STREAM. Fields after the first ones are trailers."""
-
-    INTERIM_END = "a reply with a status of 1xx, with the end"
-    FIELDS = "header fields"
-    FIELDS_END = "header fields, with the end"
-    DATA = "data, with or without the end"
+    INTERIM_END = "a reply with a status of 1xx that ends the stream"
+    FIELDS = "header fields; after the first ones these are trailers"
+    FIELDS_END = "header fields that end the stream"
+    DATA = "data"
 
 
 # Errors of the stream. Whatever else comes is a step of the diagram, which its reader takes without a look-up.
