@@ -38,6 +38,9 @@ class Layouts:
         self._known: dict[int, _Layout] = {}
         self._seen: dict[int, int] = {}
 
+    def __repr__(self) -> str:
+        return f"<Layouts of {len(self._known)} sizes>"
+
     def read_names(self, data: bytes, at: int, end: int) -> Names:
         """As `message_head.read_names`, with the same result. Raises: GatewayError(BAD_REQUEST) where it is no protobuf
         message."""
