@@ -163,6 +163,10 @@ class LeaseClient:
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __repr__(self) -> str:
+        state = f"{len(self._active)} active, {len(self._first) + len(self._then)} queued"
+        return f"<LeaseClient {self._worker_id}: {state}, {self._num_pipelines} in flight>"
+
     # Borrowing
 
     def borrow_soon(self, account: Account, *, is_idle: bool = False) -> None:

@@ -204,6 +204,9 @@ class Limiter:
             self._borrower = LeaseClient(store, clock, self._counted)
             store.on_return(self._came_back)
 
+    def __repr__(self) -> str:
+        return f"<Limiter {len(self._limits)} limits, one of {self.num_workers}: {self._borrower or 'alone'}>"
+
     @property
     def limits(self) -> Iterable[Limit]:
         return self._limits.values()
