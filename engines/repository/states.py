@@ -83,9 +83,6 @@ class Version:
         self.state = ModelState.LOADING
         self.reason = ""
 
-    def __repr__(self) -> str:
-        return f"<Version {self.name}:{self.number}: {self.state.value}>"
-
     @property
     def is_ready(self) -> bool:
         return self.state is ModelState.READY

@@ -108,8 +108,7 @@ class SequenceScheduler:
     def _run_again(self, call: InferenceCall) -> None:
         """The model wants a request of an iterative sequence to come again."""
         call.request = replace(call.request, sequence_start=False, sequence_end=False)
-        slot = self._slots.get(call.request.sequence_id)
-        if slot is not None:
+        if (slot := self._slots.get(call.request.sequence_id)) is not None:
             slot.is_in_flight = False
         self.submit(call)
 

@@ -34,12 +34,8 @@ _MAX_CONTINUATIONS = 64
 _BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
 
 
-class Opening(Enum):
-    """How far the peer has opened the connection (section 3.4)."""
-
-    PREFACE = "awaits the client's preface"
-    SETTINGS = "awaits the first frame"
-    DONE = "open"
+# What the peer has yet to send to open the connection (section 3.4): the client's preface, the first frame, nothing.
+Opening = Enum("Opening", ["PREFACE", "SETTINGS", "DONE"])
 
 
 @dataclass(slots=True)

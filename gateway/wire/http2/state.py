@@ -139,9 +139,7 @@ class ConnectionState:
         self.peer_max_streams = frames.MAX_WINDOW
         self.peer_window = frames.DEFAULT_WINDOW
         # What the peer may send
-        self.window = max(
-            limits.window_bytes, frames.DEFAULT_WINDOW
-        )  # before SETTINGS arrives, the peer may send as much
+        self.window = max(limits.window_bytes, frames.DEFAULT_WINDOW)  # the default holds until SETTINGS arrives
         self.owed = 0  # of the connection's window
         self.flood_guard = FloodGuard(None if is_client else limits.max_resets)  # engines may reset any number
         self.last_id = 0  # the last stream that the peer opened
