@@ -93,7 +93,9 @@ class Version:
         return self.is_ready or self.reason == UNLOADED
 
     def go(self, state: ModelState) -> None:
-        assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state.value}"
+        assert state in TRANSITIONS[self.state], (
+            f"{self.name}:{self.number} is {self.state.value}: it cannot become {state.value}"
+        )
         self.state = state
 
     def fail(self, error: EngineError) -> None:
