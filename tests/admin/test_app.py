@@ -181,15 +181,15 @@ def test_experiments_tell_shares_and_traffic() -> None:
 
 def test_rules_tell_what_is_in_force() -> None:
     """/rules reports number, digest, files, problems, and the routes in order with their conditions."""
-    told = client.get("/rules").json()
-    assert (told["number"], told["digest"], told["files"]) == (3, "d1", ["rules.yaml"])
-    assert told["problems"] == ["rules.yaml:1:1: warning: w"]
-    assert told["replicas"][1] == {"name": "there:2", "digest": "d0", "number": 7}
-    assert [route["name"] for route in told["routes"]] == ["images", "texts", "split"]
-    assert told["routes"][2]["match"] == {"model": ["llama-*"]}
-    assert (told["routes"][1]["match"], told["routes"][1]["resume"]) == ({"has_image": False}, True)
-    assert told["routes"][0]["match"]["input"][0]["rank"] == 4
-    assert (told["routes"][0]["history"], told["routes"][1]["history"]["max_turns"]) == (None, 100)
+    reply = client.get("/rules").json()
+    assert (reply["number"], reply["digest"], reply["files"]) == (3, "d1", ["rules.yaml"])
+    assert reply["problems"] == ["rules.yaml:1:1: warning: w"]
+    assert reply["replicas"][1] == {"name": "there:2", "digest": "d0", "number": 7}
+    assert [route["name"] for route in reply["routes"]] == ["images", "texts", "split"]
+    assert reply["routes"][2]["match"] == {"model": ["llama-*"]}
+    assert (reply["routes"][1]["match"], reply["routes"][1]["resume"]) == ({"has_image": False}, True)
+    assert reply["routes"][0]["match"]["input"][0]["rank"] == 4
+    assert (reply["routes"][0]["history"], reply["routes"][1]["history"]["max_turns"]) == (None, 100)
 
 
 def test_without_redis_there_are_no_conversations() -> None:
@@ -259,10 +259,10 @@ def drain(path: str, url: str, **headers: str) -> tuple[int, dict[str, Any], lis
 def test_an_endpoint_is_drained_and_put_in_use_again() -> None:
     """Drain and undrain pass engine, endpoint and author on, and the reply says whether the change is shared with all
     replicas."""
-    status, told, wishes = drain("/engines/cuda/endpoints/drain", "http://a:1")
+    status, reply, wishes = drain("/engines/cuda/endpoints/drain", "http://a:1")
     assert (status, wishes) == (200, [("cuda", "http://a:1", True, "me")])
-    assert told == {"engine": "cuda", "url": "http://a:1", "draining": True, "shared": True}
-    status, told, wishes = drain("/engines/cuda/endpoints/undrain", "http://b:1")
+    assert reply == {"engine": "cuda", "url": "http://a:1", "draining": True, "shared": True}
+    status, reply, wishes = drain("/engines/cuda/endpoints/undrain", "http://b:1")
     assert (status, wishes) == (200, [("cuda", "http://b:1", False, "me")])
 
 

@@ -284,9 +284,9 @@ def test_an_audit_that_cannot_be_written_is_told_in_a_line(
     (tmp_path / "full").write_text("no folder")
     client = TestClient(make_app(State(), log=AuditFile(tmp_path / "full")), BASE)
     assert client.request(DRAIN[0], DRAIN[1], json=DRAIN[2]).status_code == 200
-    (told,) = [record for record in caplog.records if record.name == "pointsman"]
-    assert told.exc_info is None
-    assert told.getMessage().startswith("a call is not in the audit: POST /engines/mac/endpoints/drain: ")
+    (reply,) = [record for record in caplog.records if record.name == "pointsman"]
+    assert reply.exc_info is None
+    assert reply.getMessage().startswith("a call is not in the audit: POST /engines/mac/endpoints/drain: ")
 
 
 def test_metrics_may_be_open(tmp_path: Path, keys: dict[str, str]) -> None:

@@ -71,7 +71,7 @@ def test_what_cannot_be_changed_is_told(start_gateway: Callable[..., GatewayProc
     gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
     api = httpx.Client(base_url=gateway.admin_url)
     number = api.get("/rules").json()["number"]
-    for method, path, body, status, told in [
+    for method, path, body, status, reply in [
         ("POST", "/engines/no/endpoints", {"url": "http://a:1"}, 404, "there is no engine 'no'; there are it"),
         ("POST", "/engines/it/endpoints", {"url": "http://127.0.0.1:1"}, 409, "has an endpoint http://127.0.0.1:1"),
         ("POST", "/engines/it/endpoints", {"url": "ftp://a:1"}, 409, "ftp://a:1"),
@@ -86,7 +86,7 @@ def test_what_cannot_be_changed_is_told(start_gateway: Callable[..., GatewayProc
         ("PUT", "/limits/few", {"requests_per_second": "x"}, 422, "valid number"),
     ]:
         answer = api.request(method, path, json=body)
-        assert (answer.status_code, told in answer.text) == (status, True), (path, answer.text)
+        assert (answer.status_code, reply in answer.text) == (status, True), (path, answer.text)
     assert api.get("/rules").json()["number"] == number
 
 

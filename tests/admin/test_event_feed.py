@@ -125,7 +125,7 @@ def test_who_reads_slowly_misses_the_oldest() -> None:
         with feed.subscription() as slow:
             for number in range(1000):
                 feed.publish("experiment", {"number": number})
-            return [told["number"] for kind, told in read(await slow.next(0) or b"") if kind == "experiment"]
+            return [reply["number"] for kind, reply in read(await slow.next(0) or b"") if kind == "experiment"]
 
     numbers = asyncio.run(play())
     assert 200 < len(numbers) <= 256 and numbers[-1] == 999

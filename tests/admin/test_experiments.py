@@ -64,9 +64,9 @@ def test_a_life_by_the_api(client: TestClient, stage: Stage) -> None:
     assert post(client, "x/ramp", step=1)["ramp"]["step"] == 1
     assert post(client, "x/promote", arm="new")["status"] == "finished"
     assert post(client, "x/rollback", reason="no")["status"] == "rolled_back"
-    told = post(client, "x/stop")
-    assert (told["status"], told["next"], told["is_away"]) == ("stopped", "", False)
-    assert [arm["share"] for arm in told["arms"]] == [0.9, 0.1]
+    reply = post(client, "x/stop")
+    assert (reply["status"], reply["next"], reply["is_away"]) == ("stopped", "", False)
+    assert [arm["share"] for arm in reply["arms"]] == [0.9, 0.1]
     decided = client.get("/decisions?limit=7").json()["decisions"]
     actions = ["stopped", "rolled_back", "promoted", "stepped", "resumed", "held", "started"]
     assert [each["action"] for each in decided] == actions
@@ -79,9 +79,9 @@ def test_what_is_told_of_one(client: TestClient) -> None:
     """The detail has arms, comparisons with the control, guardrails, sample ratio, ramp, decisions, and points for
     charts."""
     post(client, "x/start")
-    told = client.get("/experiments/x").json()
-    assert {"metric", "goal", "alpha", "unit", "layer", "share", "control", "since", "by", "reason"} <= told.keys()
-    assert told["ramp"] == {
+    reply = client.get("/experiments/x").json()
+    assert {"metric", "goal", "alpha", "unit", "layer", "share", "control", "since", "by", "reason"} <= reply.keys()
+    assert reply["ramp"] == {
         "arm": "new",
         "steps": [0.05, 0.25, 1.0],
         "step": 1,
@@ -90,7 +90,7 @@ def test_what_is_told_of_one(client: TestClient) -> None:
         "min_time": 10.0,
         "fuse": {"error_rate": 0.5, "min_requests": 20, "window": 10.0},
     }
-    assert [each["action"] for each in told["decisions"]] == ["started"]
+    assert [each["action"] for each in reply["decisions"]] == ["started"]
     assert client.get("/experiments/x/history?since=1e12").json() == {"series": []}
     (plain,) = [each for each in client.get("/experiments").json()["experiments"] if each["name"] == "plain"]
     assert plain["ramp"] is None and plain["bandit"] is None
@@ -147,6 +147,6 @@ def test_a_roll_back_does_not_wait_for_redis(client: TestClient, stage: Stage) -
 
     stage.home.beat = away  # type: ignore[method-assign]
     assert client.post("/experiments/x/hold").status_code == 503
-    told = client.post("/experiments/x/rollback", json={"reason": "it hurts"})
-    assert told.status_code == 200 and told.json()["status"] == "rolled_back"
+    reply = client.post("/experiments/x/rollback", json={"reason": "it hurts"})
+    assert reply.status_code == 200 and reply.json()["status"] == "rolled_back"
     assert stage.workforce.weights == {"x": {"old": 1.0, "new": 0.0}}

@@ -54,16 +54,16 @@ def test_a_model_is_loaded_at_all_replicas(
 
         def model(name: str) -> dict[str, Any]:
             found = {each["name"]: each for each in api.get("/models").json()["models"]}
-            told: dict[str, Any] = found.get(name, {})
-            return told
+            reply: dict[str, Any] = found.get(name, {})
+            return reply
 
-        told = model(NAME)
-        cuda, _, grpc = told["engines"]
+        reply = model(NAME)
+        cuda, _, grpc = reply["engines"]
         assert [(each["url"], each["ready"]) for each in cuda["endpoints"]] == [
             (urls["one"], True),
             (urls["two"], False),
         ]
-        assert (told["ready"], told["endpoints"]) == (2, 4)
+        assert (reply["ready"], reply["endpoints"]) == (2, 4)
         assert [(each["ready"], each["versions"]) for each in grpc["endpoints"]] == [(True, ["1"])]
         assert eventually(lambda: model(MODEL)["ready"] == 1)
 
@@ -80,9 +80,9 @@ def test_a_model_is_loaded_at_all_replicas(
         configured = {"parameters": {"config": "{nonsense"}, "engine": "spare"}
         refused = api.post(f"/models/{NAME}/load", json=configured)
         assert refused.status_code == 409
-        told = refused.json()
-        assert (told["succeeded"], told["needed"]) == (0, 1)
-        assert all(each["status"] >= 400 and each["detail"] for each in told["endpoints"])
+        reply = refused.json()
+        assert (reply["succeeded"], reply["needed"]) == (0, 1)
+        assert all(each["status"] >= 400 and each["detail"] for each in reply["endpoints"])
 
         for body, status, text in [
             ({"engine": "texts"}, 400, "engines of protocol openai load and unload no models"),

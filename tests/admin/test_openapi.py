@@ -161,7 +161,7 @@ def test_what_is_not_allowed_names_what_is(
 
 
 @pytest.mark.parametrize(
-    "body, status, told",
+    "body, status, reply",
     [
         (b'{"level": "info", "reason": "\\ud800"}', 422, "body"),
         (b'{"level": "info", "reason": "\xff"}', 422, "body"),
@@ -170,12 +170,12 @@ def test_what_is_not_allowed_names_what_is(
     ],
 )
 def test_a_body_that_cannot_be_read_is_told(
-    gateway: GatewayProcess, keys: dict[str, str], body: bytes, status: int, told: str
+    gateway: GatewayProcess, keys: dict[str, str], body: bytes, status: int, reply: str
 ) -> None:
     """An unreadable body gets one sentence that names the field, where there is one."""
     headers = {"authorization": f"Bearer {keys['anna']}", "content-type": "application/json"}
     answer = plain_http.put(f"{gateway.admin_url}/log-level", content=body, headers=headers)
-    assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
+    assert (answer.status_code, reply in answer.json()["detail"]) == (status, True), answer.text
 
 
 def test_the_readme_tells_of_each_path() -> None:

@@ -43,21 +43,21 @@ def tried(gateway: GatewayProcess, path: str, body: Any = None, **more: Any) -> 
 def test_an_inference_tells_its_way_and_its_phases(gateway: GatewayProcess) -> None:
     """The reply names route, arm, engine and endpoint; the phases are in milliseconds, and their sum is at most the
     total."""
-    told = tried(gateway, "/v2/models/m/infer", {"inputs": []}, headers={"x-sleep": "0.05"}).json()
-    assert (told["status"], told["route"], told["engine"], told["arm"]) == (200, "split", "one", "only")
-    assert told["body"]["served_by"] == "one"
-    assert told["endpoint"].startswith("http://127.0.0.1:")
-    phases = {phase["name"]: phase["milliseconds"] for phase in told["phases"]}
+    reply = tried(gateway, "/v2/models/m/infer", {"inputs": []}, headers={"x-sleep": "0.05"}).json()
+    assert (reply["status"], reply["route"], reply["engine"], reply["arm"]) == (200, "split", "one", "only")
+    assert reply["body"]["served_by"] == "one"
+    assert reply["endpoint"].startswith("http://127.0.0.1:")
+    phases = {phase["name"]: phase["milliseconds"] for phase in reply["phases"]}
     assert list(phases) == ["decide", "wait", "retry", "connect", "engine"]
-    assert 49 < phases["engine"] <= sum(phases.values()) < told["seconds"] * 1000
+    assert 49 < phases["engine"] <= sum(phases.values()) < reply["seconds"] * 1000
 
 
 def test_what_the_gateway_refuses_is_shown(gateway: GatewayProcess) -> None:
     """A refused request shows the gateway's error as a client would get it."""
-    told = tried(gateway, "/v2/models/unheard-of/infer", {"inputs": []}).json()
-    assert told["status"] == 404
-    assert told["headers"]["x-pointsman-reason"] == "no_route"
-    assert "unheard-of" in told["body"]["error"]
+    reply = tried(gateway, "/v2/models/unheard-of/infer", {"inputs": []}).json()
+    assert reply["status"] == 404
+    assert reply["headers"]["x-pointsman-reason"] == "no_route"
+    assert "unheard-of" in reply["body"]["error"]
 
 
 def test_texts_come_as_they_are_made(gateway: GatewayProcess) -> None:

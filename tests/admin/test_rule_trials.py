@@ -86,8 +86,8 @@ def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, nam
     """Explain shows a secret that a rule compares with as ***, and the caller's own value as it is."""
     match = f"header: {{{name}: '${{SECRET}}'}}, parameter: {{token: '${{SECRET}}'}}"
     files = {"rules.yaml": RULES.replace("input: {datatype: FP32, rank: 2}", match)}
-    told = explain(client, model="m", files=files, header={name: "guess"})
-    checks = told["steps"][1]["checks"]
+    reply = explain(client, model="m", files=files, header={name: "guess"})
+    checks = reply["steps"][1]["checks"]
     assert [(check["expected"], check["actual"]) for check in checks] == [("***", "guess"), ("***", None)]
     loaded = load_texts({"rules.yaml": files["rules.yaml"]})
     assert loaded.rules is not None
@@ -97,8 +97,8 @@ def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, nam
 
 def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
     """Explain shows the chosen route, its target and limits, and why the earlier routes do not match."""
-    told = explain(client, model="chat", header={"X-Tier": "gold"})
-    assert told["decision"] == {
+    reply = explain(client, model="chat", header={"X-Tier": "gold"})
+    assert reply["decision"] == {
         "route": "gold",
         "engine": "big",
         "model": "llama",
@@ -109,10 +109,10 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
         "session": None,
         "limits": ["crowd"],
     }
-    assert [step["verdict"] for step in told["steps"]] == ["matched"] + ["not asked"] * 4
-    told = explain(client, model="chat", operation="chat", protocol="openai")
-    assert told["decision"]["route"] == "rest"
-    assert told["steps"][0]["checks"][1] == {
+    assert [step["verdict"] for step in reply["steps"]] == ["matched"] + ["not asked"] * 4
+    reply = explain(client, model="chat", operation="chat", protocol="openai")
+    assert reply["decision"]["route"] == "rest"
+    assert reply["steps"][0]["checks"][1] == {
         "key": "header x-tier",
         "expected": "gold",
         "actual": None,
@@ -123,13 +123,13 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
 def test_body_session_and_control_operations_are_explained(client: TestClient) -> None:
     """Explain covers parameters and inputs of the body, a session's arm, and operations that go to all endpoints."""
     assert explain(client, model="x", parameter={"priority": 1})["decision"]["route"] == "urgent"
-    told = explain(client, model="x", input=[{"name": "i", "datatype": "FP32", "shape": [2, 2]}])
-    assert told["decision"]["route"] == "images"
+    reply = explain(client, model="x", input=[{"name": "i", "datatype": "FP32", "shape": [2, 2]}])
+    assert reply["decision"]["route"] == "images"
     arms = {explain(client, model="m", session="alice")["assignment"]["arm"] for _ in range(5)}
     assert len(arms) == 1
-    told = explain(client, model="m", session="alice")["assignment"]
-    assert (told["experiment"], told["unit_kind"], told["unit"]) == ("move", "session", "alice")
-    assert [draw["arm"] for draw in told["draws"]] == ["old", "new"]
+    reply = explain(client, model="m", session="alice")["assignment"]
+    assert (reply["experiment"], reply["unit_kind"], reply["unit"]) == ("move", "session", "alice")
+    assert [draw["arm"] for draw in reply["draws"]] == ["old", "new"]
     assert explain(client, model="m")["assignment"]["unit"] is None
     targets = explain(client, model="m", operation="load")["targets"]
     assert {target["engine"] for target in targets} == {"small", "big"}

@@ -19,28 +19,28 @@ def test_a_run_leaves_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("POINTSMAN_BENCH_CACHE", str(tmp_path))
     path = tmp_path / "kv.json"
     kv_store.main(rounds=2, tokens=320, shape="tiny", dtype="float32", codec="raw", threads=1, redis="", json=path)
-    told = json.loads(path.read_text())
-    assert {name: len(seconds) for name, seconds in told["seconds"].items()} == dict.fromkeys(CASES, 2)
-    assert all(second > 0 for seconds in told["seconds"].values() for second in seconds)
-    assert told["environment"]["options"]["tokens"] == 320
-    store = told["store"]
+    reply = json.loads(path.read_text())
+    assert {name: len(seconds) for name, seconds in reply["seconds"].items()} == dict.fromkeys(CASES, 2)
+    assert all(second > 0 for seconds in reply["seconds"].values() for second in seconds)
+    assert reply["environment"]["options"]["tokens"] == 320
+    store = reply["store"]
     # The other engine has stored its warm-up too, except for the last block.
     assert store["prompt_tokens_total"] == 320 + 2 * 336
     assert store["prefill_tokens_total"] == 16 + 2 * 16
     assert store["kv_store_values_hits_total"] == 19 + 2 * 20
-    assert statistics.median(told["seconds"]["local"]) < 60
+    assert statistics.median(reply["seconds"]["local"]) < 60
 
 
 def test_a_wrong_token_stops_it(tmp_path: Path) -> None:
     """An engine with a wrong token is not measured."""
     words = Words(TINY.vocabulary)
-    asked = Asked(model_folder(TINY, "float32", tmp_path), words, {"dtype": "float32", "threads": 1})
+    requested = Asked(model_folder(TINY, "float32", tmp_path), words, {"dtype": "float32", "threads": 1})
     prompt = words.prompt(20, (1,))
-    assert asked.first_token(prompt) > 0
+    assert requested.first_token(prompt) > 0
     words.after = words.after[::-1]
     with pytest.raises(BenchError, match="a prompt of 20 tokens was answered with"):
-        asked.first_token(prompt)
-    asked.engine.stop()
+        requested.first_token(prompt)
+    requested.engine.stop()
 
 
 def test_a_redis_of_ones_own_is_used() -> None:

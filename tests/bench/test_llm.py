@@ -32,9 +32,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_words_are_one_ring() -> None:
     """Each word follows exactly one other, so that a text repeats only after all words."""
     words = range(WORDS.first_word, WORDS.begin)
-    said = WORDS.answer([WORDS.first_word], len(words))
-    assert Counter(said) == Counter(words)
-    assert said[-1] == WORDS.first_word
+    text = WORDS.answer([WORDS.first_word], len(words))
+    assert Counter(text) == Counter(words)
+    assert text[-1] == WORDS.first_word
 
 
 def test_a_text_is_cut_into_its_words(home: Path) -> None:
@@ -130,8 +130,13 @@ def test_a_warm_up_has_the_same_prompts_lengths() -> None:
 def test_requests_come_when_they_are_due() -> None:
     """Requests without a condition are due at once; one that waits for tokens is due when all earlier requests have
     reported them or ended."""
-    asked = [Request((1,), 9), Request((1,), 9), Request((1,), 9, after_tokens=2), Request((1,), 9, after_tokens=None)]
-    arrivals = Arrivals(asked)
+    requests = [
+        Request((1,), 9),
+        Request((1,), 9),
+        Request((1,), 9, after_tokens=2),
+        Request((1,), 9, after_tokens=None),
+    ]
+    arrivals = Arrivals(requests)
     assert arrivals.due() == [0, 1]
     arrivals.told(0, 2, has_ended=False)
     arrivals.told(1, 1, has_ended=False)

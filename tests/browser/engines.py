@@ -67,8 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer({"error": "not here"}, 404)
 
-    def _answer(self, told: Any, status: int = 200) -> None:
-        body = json.dumps(told).encode()
+    def _answer(self, report: Any, status: int = 200) -> None:
+        body = json.dumps(report).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))

@@ -11,8 +11,8 @@ from tests.support.chromium import Mishaps
 
 
 def in_force(fleet: Fleet) -> dict[str, Any]:
-    told: dict[str, Any] = plain_http.get(f"{fleet.gateway.admin_url}/rules/export").json()
-    return told
+    reply: dict[str, Any] = plain_http.get(f"{fleet.gateway.admin_url}/rules/export").json()
+    return reply
 
 
 def edit(page: Any, before: str, after: str) -> None:

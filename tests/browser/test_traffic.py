@@ -37,15 +37,15 @@ def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet,
 
 def test_who_leaves_the_tail_is_told_no_decisions(page: Any) -> None:
     """Another view subscribes without decisions, which cost the gateway work."""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url) if "/events" in request.url else None)
     page.goto("/#/tail")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.get_by_role("link", name="Fleet", exact=True).click()
     expect(page.locator("#live")).to_have_text("live")
     expect(page.locator(".card", has_text="everything-else")).to_be_visible()
     page.wait_for_timeout(300)
-    assert [url.endswith("decisions=true") for url in asked][-2:] == [True, False]
+    assert [url.endswith("decisions=true") for url in requests][-2:] == [True, False]
 
 
 def test_a_copy_of_the_rules_is_tried_by_recorded_traffic(page: Any, fleet: Fleet) -> None:

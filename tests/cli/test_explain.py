@@ -259,8 +259,8 @@ def test_grpc_is_explained_as_it_is_served(
     (tmp_path / "rules.yaml").write_text(GRPC_RULES)
     options = [str(tmp_path / "rules.yaml"), "--session", "s1", *options]
     result = CliRunner().invoke(app, options, standalone_mode=False)
-    told = [line.replace(", session s1)", ")") for line in result.output.splitlines()]
-    assert told[-len(lines) :] == lines
+    output = [line.replace(", session s1)", ")") for line in result.output.splitlines()]
+    assert output[-len(lines) :] == lines
     assert result.return_value == code
 
 
@@ -309,14 +309,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("options, told", WRONG)
+@pytest.mark.parametrize("options, output", WRONG)
 def test_a_wrong_option_says_the_right_form(
-    options: list[str], told: str, arguments: list[str], app: typer.Typer
+    options: list[str], output: str, arguments: list[str], app: typer.Typer
 ) -> None:
     """A wrong option gets an error with the nearest valid spelling."""
     result = CliRunner().invoke(app, [*arguments, "--model", "m", *options], standalone_mode=False)
     assert isinstance(result.exception, typer.BadParameter)
-    assert told in result.exception.message
+    assert output in result.exception.message
 
 
 def test_the_limits_that_a_request_meets_are_told(tmp_path: Path, app: typer.Typer) -> None:
@@ -327,13 +327,13 @@ limits:
   - {name: big, routes: [gold, images], per: [route, key], tokens_per_minute: 9000, concurrency: 8}
 """
     (tmp_path / "rules.yaml").write_text(RULES + limits)
-    asked = [str(tmp_path / "rules.yaml"), "--model", "chat"]
-    gold = [*asked, "--header", "X-Tier: gold", "--parameter", "priority=1"]
+    requests = [str(tmp_path / "rules.yaml"), "--model", "chat"]
+    gold = [*requests, "--header", "X-Tier: gold", "--parameter", "priority=1"]
     assert CliRunner().invoke(app, gold).output.splitlines()[-2:] == [
         "limit all: 100 requests per second for each tenant",
         "limit big: 9000 tokens per minute, 8 requests at the same time for each route and key",
     ]
-    assert "limit" not in CliRunner().invoke(app, [*asked, "--rpc", "ModelReady"]).output
+    assert "limit" not in CliRunner().invoke(app, [*requests, "--rpc", "ModelReady"]).output
 
 
 LAYERED = """\
@@ -358,7 +358,7 @@ def test_explain_shows_layers_and_holdouts(tmp_path: Path, app: typer.Typer) -> 
     """Explain prints the unit's place in its layer, the layer's parts, and the place among the arms if the unit is in
     the experiment."""
     (tmp_path / "rules.yaml").write_text(LAYERED)
-    told = {}
+    output = {}
     for user in ("u0", "u1", "u2", "u3", "u4", "u5"):
         options = [str(tmp_path / "rules.yaml"), "--model", "m", "--header", f"x-user: {user}"]
         lines = CliRunner().invoke(app, options, standalone_mode=False).output.splitlines()
@@ -369,5 +369,5 @@ def test_explain_shows_layers_and_holdouts(tmp_path: Path, app: typer.Typer) -> 
         begin = "experiment x: arm " if is_in else f"experiment x: header:x-user {user} is not its own"
         assert lines[3].startswith(begin)
         assert (len(lines) > 8) is is_in
-        told[user] = is_in
-    assert set(told.values()) == {True, False}
+        output[user] = is_in
+    assert set(output.values()) == {True, False}

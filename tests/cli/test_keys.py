@@ -44,8 +44,8 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callabl
     drained = run("drain", "it", "http://127.0.0.1:1", "--admin", gateway.admin_url, "--key", key)
     assert drained.returncode == 0, drained.stderr
     anna = {"authorization": f"Bearer {entry.stderr.strip()}"}
-    [told] = plain_http.get(f"{gateway.admin_url}/audit", headers=anna).json()["audit"]
-    assert (told["name"], told["role"], told["status"]) == ("otto", "operator", 200)
+    [output] = plain_http.get(f"{gateway.admin_url}/audit", headers=anna).json()["audit"]
+    assert (output["name"], output["role"], output["status"]) == ("otto", "operator", 200)
     assert run("keys", "remove", "otto", "--file", str(file)).returncode == 0
     refused = run("engines", "--admin", gateway.admin_url, "--key", key)
     assert (refused.returncode, "asks for a key" in refused.stderr) == (1, True)

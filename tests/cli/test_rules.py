@@ -56,10 +56,10 @@ def test_versions_by_the_command_line(start_gateway: StartGateway, engine: Canne
     assert "Refused: the rules in force stay" in refused
 
     file.write_text(rules(engine, "second"))
-    told = said(gateway, "rules", "validate", str(folder))
-    assert "+routes: [{name: second, engine: it}]" in told and "These rules can be activated." in told
-    told = said(gateway, "rules", "activate", str(folder), "--reason", "better")
-    assert "Version 2 is in force, at this gateway alone." in told and "pointsman rules export" in told
+    output = said(gateway, "rules", "validate", str(folder))
+    assert "+routes: [{name: second, engine: it}]" in output and "These rules can be activated." in output
+    output = said(gateway, "rules", "activate", str(folder), "--reason", "better")
+    assert "Version 2 is in force, at this gateway alone." in output and "pointsman rules export" in output
     listed = said(gateway, "rules", "list")
     assert "2 *" in listed and "better" in listed and "anonymous" in listed
     assert "name: first" in said(gateway, "rules", "show", "1")
@@ -89,8 +89,8 @@ def test_recordings_by_the_command_line(start_gateway: StartGateway, engine: Can
     assert "it runs" in said(gateway, "recordings", "list")
     file = tmp_path / "rules.yaml"
     file.write_text(rules(engine, "second"))
-    told = said(gateway, "rules", "replay", "r", str(file))
-    assert "1 facts: 0 unchanged, 1 changed" in told and "second" in told
+    output = said(gateway, "rules", "replay", "r", str(file))
+    assert "1 facts: 0 unchanged, 1 changed" in output and "second" in output
     assert "1 facts: 1 unchanged" in said(gateway, "rules", "replay", "r", "--version", "1")
     assert "stopped" in said(gateway, "recordings", "stop", "r")
 

@@ -37,14 +37,14 @@ def test_the_demo_answers_real_requests() -> None:
         found = re.search(r"infer embedding.*?\n  (-?\d\S+)  a train.*\n  (-?\d\S+)  soup", done.stdout, re.DOTALL)
         assert found is not None and float(found[1]) > 0.5 > 0.2 > float(found[2])
     if find_spec("torch") and find_spec("tokenizers"):
-        told = re.search(
+        output = re.search(
             r"chat with storyteller  'Tell me a story about a fox.*?\n(.*?)\nchat with", done.stdout, re.DOTALL
         )
-        assert told is not None and "fox" in told[1] and told[1].count(".") > 10
-        asked = re.search(
+        assert output is not None and "fox" in output[1] and output[1].count(".") > 10
+        requested = re.search(
             r"'What was the name of the fox\?'.*?\n  The name of the fox was (\w+)\.\n", done.stdout, re.DOTALL
         )
-        assert asked is not None and told[1].count(asked[1]) > 3
+        assert requested is not None and output[1].count(requested[1]) > 3
         assert '/v1/chat/completions -d \'{"model": "storyteller"' in done.stdout
     for title in ("infer adder", "infer sum-and-difference"):
         assert re.search(rf"{title} .*\n  sum = \[11 22 33\]  from 'adder'", done.stdout)
@@ -85,9 +85,9 @@ def test_the_demo_takes_an_engine_that_speaks_grpc_alone(triton: TritonProcess) 
 
 def test_what_to_try_next_by_grpc() -> None:
     """The printed gRPC command works with the running gateway."""
-    with CannedEngine("mine") as engine, up_before(engine) as (_, told):
-        address = re.search(r"gRPC +(\S+) \(both ports take both\)", told)
-        line = next(line for line in told.splitlines() if "tritonclient.grpc" in line)
+    with CannedEngine("mine") as engine, up_before(engine) as (_, output):
+        address = re.search(r"gRPC +(\S+) \(both ports take both\)", output)
+        line = next(line for line in output.splitlines() if "tritonclient.grpc" in line)
         assert address is not None and address[1] in line
         done = subprocess.run(line.strip(), shell=True, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -129,16 +129,16 @@ def test_the_demo_says_what_no_sample_can_run_without(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_stops_all_that_it_started(number: signal.Signals) -> None:
     """Each stop signal ends all of the demo's processes, even with a request in flight."""
-    with CannedEngine("mine") as engine, up_before(engine) as (up, told):
-        found = re.search(r"inference +(http://\S+)/v2", told)
+    with CannedEngine("mine") as engine, up_before(engine) as (up, output):
+        found = re.search(r"inference +(http://\S+)/v2", output)
         assert found is not None
         asking = ask_slowly(found[1])
         up.send_signal(number)
         up.send_signal(number)  # a second signal changes nothing
         rest, _ = up.communicate(timeout=300)  # the pipe ends with the last worker
         asking.join()
-    assert up.returncode == 0, told + rest
-    assert "Traceback" not in told + rest
+    assert up.returncode == 0, output + rest
+    assert "Traceback" not in output + rest
 
 
 @contextlib.contextmanager
@@ -153,12 +153,12 @@ def up_before(engine: CannedEngine) -> Iterator[tuple[subprocess.Popen[str], str
     )
     try:
         assert up.stdout is not None
-        told = ""
+        output = ""
         for line in up.stdout:
-            told += line
+            output += line
             if "Ctrl-C" in line:
                 break
-        yield up, told
+        yield up, output
     finally:
         up.terminate()
         up.communicate(timeout=300)

@@ -129,7 +129,7 @@ def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name, text, told",
+    "name, text, message",
     [
         ("t.jinja", b"{{ x }}", None),
         ("tokenizer_config.json", b'{"chat_template": "{{ x }}"}', None),
@@ -141,13 +141,13 @@ def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> Non
     ],
 )
 def test_a_chat_template_is_a_file_with_a_template(
-    load: Load, tmp_path: Path, name: str, text: bytes, told: str | None
+    load: Load, tmp_path: Path, name: str, text: bytes, message: str | None
 ) -> None:
     """An invalid template is rejected when the rules are loaded, not when a request uses it."""
     if name != ".":
         (tmp_path / name).write_bytes(text)
     loaded = load(f"version: 1\nengines: {{e: {{chat_template: {name}, endpoints: 'http://a'}}}}\n{ROUTES}")
-    assert [told in str(problem) for problem in loaded.problems] == ([True] if told else [])
+    assert [message in str(problem) for problem in loaded.problems] == ([True] if message else [])
 
 
 def test_the_tokenizer_beside_a_template_tells_its_special_tokens(load: Load, tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ PROBLEMS = [
 def test_a_wrong_route_is_told_where_and_what(load: Load, route: str, expected: str) -> None:
     """Each error is one sentence, at the wrong value or key."""
     loaded = load(f"{ENGINES}routes: [{route}]\n")
-    told = [str(problem) for problem in loaded.errors]
-    assert told == [f"rules.yaml:{expected}"]
+    message = [str(problem) for problem in loaded.errors]
+    assert message == [f"rules.yaml:{expected}"]
     assert loaded.rules is None
 
 

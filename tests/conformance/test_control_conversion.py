@@ -84,8 +84,8 @@ def rpc_over_rest(rest: Callable[..., Reply]) -> Rpc:
     """The same as `rpc`, through Triton's REST."""
 
     def call(name: str, request: bytes) -> bytes:
-        asked = rest_request(name, request)
-        reply = rest(asked.method, asked.target, asked.body.data)
+        requested = rest_request(name, request)
+        reply = rest(requested.method, requested.target, requested.body.data)
         return rpc_response(name, reply.status, reply.body)
 
     return call
@@ -143,8 +143,10 @@ def test_reads_by_grpc(name: str, fields: dict[str, Any], rpc: Rpc, rpc_over_res
 @pytest.mark.parametrize(("name", "fields"), READS, ids=lambda value: str(value))
 def test_reads_by_rest(name: str, fields: dict[str, Any], rest: Any, rest_over_rpc: Any) -> None:
     """A REST client gets the same JSON, or the same failure, from Triton's gRPC as from its REST."""
-    asked = rest_request(name, serialised(name, fields))
-    direct, converted = (told(call(asked.method, asked.target, asked.body.data)) for call in (rest, rest_over_rpc))
+    requested = rest_request(name, serialised(name, fields))
+    direct, converted = (
+        told(call(requested.method, requested.target, requested.body.data)) for call in (rest, rest_over_rpc)
+    )
     assert converted == direct
 
 
@@ -209,8 +211,8 @@ def test_load_and_unload(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc:
     eventually(lambda: adder_is("UNAVAILABLE", rpc))
     index = serialised("RepositoryIndex", {})
     assert outcome(rpc_over_rest, "RepositoryIndex", index) == outcome(rpc, "RepositoryIndex", index)
-    asked = "POST", "/v2/repository/index", b"{}"
-    assert told(rest_over_rpc(*asked)) == told(rest(*asked))
+    requested = "POST", "/v2/repository/index", b"{}"
+    assert told(rest_over_rpc(*requested)) == told(rest(*requested))
     model = Path(__file__).parents[1].joinpath("models/adder/1/model.py").read_bytes()
     config = json.dumps(RICH_CONFIG)
     parameters = {"config": {"string_param": config}, "file:1/model.py": {"bytes_param": model}}
@@ -260,15 +262,15 @@ def test_refusals(name: str, fields: dict[str, Any], rpc: Rpc, rpc_over_rest: Rp
 
 def test_trace_settings(rpc: Rpc, rest: Any, rpc_over_rest: Rpc, rest_over_rpc: Any) -> None:
     """A setting is set and cleared by either protocol, for one model and for all."""
-    asked = serialised("TraceSetting", {"model_name": "adder"})
-    before = outcome(rpc, "TraceSetting", asked)
+    requested = serialised("TraceSetting", {"model_name": "adder"})
+    before = outcome(rpc, "TraceSetting", requested)
     path = "/v2/models/adder/trace/setting"
     setting = {"trace_rate": {"value": ["77"]}, "trace_level": {"value": ["OFF"]}}
     set_by_rpc = outcome(
         rpc_over_rest, "TraceSetting", serialised("TraceSetting", {"model_name": "adder", "settings": setting})
     )
     assert list(set_by_rpc.settings["trace_rate"].value) == ["77"]
-    assert set_by_rpc == outcome(rpc, "TraceSetting", asked)
+    assert set_by_rpc == outcome(rpc, "TraceSetting", requested)
     cleared = told(rest_over_rpc("POST", path, b'{"trace_rate":null,"trace_level":null}'))
     assert cleared == told(rest("GET", path))
     set_by_rest = told(rest_over_rpc("POST", path, b'{"trace_rate":"78","trace_level":["OFF"]}'))

@@ -53,15 +53,15 @@ def conversation(address: str, options: list[tuple[str, Any]]) -> list[str]:
     with grpc.insecure_channel(address, options=[*unlimited, *options]) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         metadata = (("x-trace", "1" * 300), ("x-data-bin", bytes(range(256))))
-        told = []
+        reply = []
         for _ in range(3):
-            told.append(str(stub.ModelInfer(message("adder", id="small"), timeout=20, metadata=metadata)))
+            reply.append(str(stub.ModelInfer(message("adder", id="small"), timeout=20, metadata=metadata)))
             answer = stub.ModelInfer(large(), timeout=20)
             assert answer.raw_output_contents[0] == LARGE.tobytes()
         stream = stub.ModelStreamInfer(
             iter([message("adder", id=str(number)) for number in range(20)]), timeout=20, metadata=metadata
         )
-        return [*told, *map(str, stream)]
+        return [*reply, *map(str, stream)]
 
 
 def large() -> service_pb2.ModelInferRequest:

@@ -80,11 +80,11 @@ def test_reflection(channel: grpc.Channel) -> None:
     service = pool.FindServiceByName("inference.GRPCInferenceService")
     assert len(service.methods) == 20
     request = pool.FindMessageTypeByName("inference.ModelInferRequest")
-    told, theirs = (
+    reply, theirs = (
         {field.name: field.number for field in descriptor.fields}
         for descriptor in (request, service_pb2.ModelInferRequest.DESCRIPTOR)
     )
-    assert told == theirs
+    assert reply == theirs
 
 
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/NoSuchCall", "/no.such.Service/Call", "/nothing"])

@@ -128,8 +128,8 @@ def test_limits_that_were_lowered_hold_at_once(redis_server: RedisServer) -> Non
         for letter in "abc":
             await talk(kept_in, user(letter), events=[TextDelta(".")])
         one = ConversationTurn(kept_in, HistorySpec(max_turns=2))
-        asked = await one.begin(Generation("m", messages=(user("d"),)))
-        assert [message.text for message in asked.messages] == ["c", ".", "d"]
+        requested = await one.begin(Generation("m", messages=(user("d"),)))
+        assert [message.text for message in requested.messages] == ["c", ".", "d"]
 
     play(redis_server, scene)
 
@@ -158,8 +158,8 @@ def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
     async def scene(kept_in: Conversation) -> None:
         await talk(kept_in, system("be kind"), user("a"), events=[TextDelta(".")])
         one = ConversationTurn(kept_in, HistorySpec(system="request"))
-        asked = await one.begin(Generation("m", messages=(user("b"),)))
-        assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
+        requested = await one.begin(Generation("m", messages=(user("b"),)))
+        assert [message.role for message in requested.messages] == ["user", "assistant", "user"]
 
     play(redis_server, scene)
 
@@ -177,9 +177,12 @@ def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer
 
     async def scene(kept_in: Conversation) -> None:
         redis_server.client.set(kept_in.key, "of another type")
-        for asked, is_kept in ((Generation("m", prompt="a"), False), (Generation("m", messages=(user("a"),)), True)):
+        for requested, is_kept in (
+            (Generation("m", prompt="a"), False),
+            (Generation("m", messages=(user("a"),)), True),
+        ):
             one = ConversationTurn(kept_in, HistorySpec(prompts="text"))
-            await one.begin(asked)
+            await one.begin(requested)
             assert one.history_status == "missing"
             one.answer.record([TextDelta("b")])
             redis_server.client.flushall()

@@ -44,17 +44,17 @@ def test_the_end_of_a_conversation_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "report",
     [
         [A, OF_A, user("b, I mean?")],  # the second question differs
         [A, OF_A, B],  # the second answer is to be generated again
         [user("z?"), OF_A, B, OF_B, C],  # the first question differs
     ],
 )
-def test_a_client_that_tells_it_otherwise_is_right(told: list[Message]) -> None:
+def test_a_client_that_tells_it_otherwise_is_right(report: list[Message]) -> None:
     """After an edited message or a regenerated answer the engine gets what the client sends, which replaces what is
     stored."""
-    assert complete(kept(A, OF_A, B, OF_B), told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
+    assert complete(kept(A, OF_A, B, OF_B), report) == CompletedPrompt(tuple(report), tuple(report), replaces=True)
 
 
 def test_an_exchange_that_was_lost_is_found_again() -> None:
@@ -66,8 +66,8 @@ def test_an_exchange_that_was_lost_is_found_again() -> None:
 def test_answers_that_are_alike_prove_nothing() -> None:
     """An answer that occurs in both does not make an edited conversation the end of the stored one."""
     before = kept(A, OF_A, B, OF_A)
-    told = [B, OF_A, C, OF_A, user("d?")]
-    assert complete(before, told) == CompletedPrompt(tuple(told), tuple(told), replaces=True)
+    report = [B, OF_A, C, OF_A, user("d?")]
+    assert complete(before, report) == CompletedPrompt(tuple(report), tuple(report), replaces=True)
 
 
 WORDS = st.sampled_from(["yes", "no", "go on"])
@@ -95,18 +95,18 @@ def test_however_a_client_sends_it_a_conversation_is_told_once(
     said_so_far: list[Message] = []
     turns: list[Message] = []
     for at, (words, answer, manner, number, calls_tool) in enumerate(steps):
-        asked = [user(word) for word in words]
+        requests = [user(word) for word in words]
         if said_so_far and said_so_far[-1].tool_calls:
-            asked.insert(0, result(said_so_far[-1].tool_calls[0].id))
+            requests.insert(0, result(said_so_far[-1].tool_calls[0].id))
         sent = {"new": [], "all": said_so_far, "last": said_so_far[-number:]}[manner]
-        done = complete(kept(*turns), [*sent, *asked])
+        done = complete(kept(*turns), [*sent, *requests])
         assert not done.replaces
-        assert list(done.new) == asked
-        told = list(done.messages)
-        assert told == [*(sent if len(sent) > len(turns) else turns), *asked]
+        assert list(done.new) == requests
+        report = list(done.messages)
+        assert report == [*(sent if len(sent) > len(turns) else turns), *requests]
         answered = calls(f"c{at}") if calls_tool else said(answer)
-        said_so_far = [*said_so_far, *asked, answered]
-        turns = [*turns, *asked, answered]
+        said_so_far = [*said_so_far, *requests, answered]
+        turns = [*turns, *requests, answered]
         if len(turns) > max_turns:  # whole exchanges are dropped
             places = range(len(turns) - max_turns, len(turns))
             begins = next((place for place in places if turns[place].role == "user"), len(turns))
@@ -150,9 +150,9 @@ def test_an_answer_is_known_again(sent_back: Message) -> None:
 
 def test_arguments_are_compared_by_what_they_say() -> None:
     """A call's arguments are compared as JSON values, since clients format them in their own way."""
-    told = Message("assistant", (), (ToolCall("c1", "clock", '{"in": "Paris", "at": 1}'),))
+    report = Message("assistant", (), (ToolCall("c1", "clock", '{"in": "Paris", "at": 1}'),))
     before = kept(A, calls("c1", arguments='{"at":1,"in":"Paris"}'))
-    assert complete(before, [A, told, result("c1")]).new == (result("c1"),)
+    assert complete(before, [A, report, result("c1")]).new == (result("c1"),)
     assert complete(before, [A, calls("c1", arguments="{}"), result("c1")]).replaces
 
 

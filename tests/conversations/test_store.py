@@ -51,14 +51,14 @@ def texts(turns: tuple[Turn, ...]) -> list[str]:
 def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
     """A worker reads what another one wrote: messages, tokens, engine and arm of the answer, and the system message."""
     answered = Turn(calls("c1", "clock", '{"in":"Paris"}'), 7, 1_700_000_001, False, "vllm", "blue")
-    told = TurnRecord((turn(user("what time?"), 4), answered), (system("be kind"),))
+    report = TurnRecord((turn(user("what time?"), 4), answered), (system("be kind"),))
 
     async def scene(store: BoundedRedis) -> None:
         assert await Conversation(store, "s", patience=PATIENCE).read() == NOTHING
-        assert await write(Conversation(store, "s", patience=PATIENCE), told) == "kept"
+        assert await write(Conversation(store, "s", patience=PATIENCE), report) == "kept"
         kept = await Conversation(store, "s", patience=PATIENCE).read()
-        assert (kept.turns, kept.system, kept.revision, kept.num_dropped) == (told.turns, told.system, 1, 0)
-        assert kept.sizes == tuple(len(written(each)) for each in told.turns)
+        assert (kept.turns, kept.system, kept.revision, kept.num_dropped) == (report.turns, report.system, 1, 0)
+        assert kept.sizes == tuple(len(written(each)) for each in report.turns)
 
     play(redis_server, scene)
 
@@ -72,9 +72,9 @@ def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServe
         read = await talk.read()
         both = [exchange(f"{letter}?", f"{letter}.", epoch=read.epoch) for letter in "bc"]
         assert await asyncio.gather(*[write(talk, each) for each in both]) == ["kept", "kept"]
-        told = texts((await talk.read()).turns)
-        assert told[:2] == ["a?", "a."]
-        assert sorted((told[2:4], told[4:])) == [["b?", "b."], ["c?", "c."]]
+        report = texts((await talk.read()).turns)
+        assert report[:2] == ["a?", "a."]
+        assert sorted((report[2:4], report[4:])) == [["b?", "b."], ["c?", "c."]]
 
     play(redis_server, scene)
 
@@ -91,8 +91,8 @@ def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None
         assert await write(talk, other) == "changed"
         read = await talk.read()
         assert texts(read.turns) == ["a?", "a.", "b?", "b."]
-        told = exchange("z?", "z.", epoch=read.epoch, replaced_revision=read.revision)
-        assert await write(talk, told) == "kept"
+        report = exchange("z?", "z.", epoch=read.epoch, replaced_revision=read.revision)
+        assert await write(talk, report) == "kept"
         assert texts((await talk.read()).turns) == ["z?", "z."]
 
     play(redis_server, scene)
@@ -280,10 +280,10 @@ def test_redis_trims_as_python_does(
         talk = Conversation(store, "s", patience=PATIENCE)
         expected: list[Turn] = []
         for messages, tokens in exchanges:
-            told = tuple(turn(message, tokens) for message in messages)
-            assert await write(talk, TurnRecord(told, before), limits) == "kept"
+            report = tuple(turn(message, tokens) for message in messages)
+            assert await write(talk, TurnRecord(report, before), limits) == "kept"
             kept = await talk.read()
-            expected += told
+            expected += report
             sizes = [len(written(each)) for each in expected]
             system_bytes = len(b'[{"role":"system","content":"be kind"}]') if before else 0
             expected = expected[num_dropped(expected, sizes, system_bytes, limits) :]

@@ -120,9 +120,9 @@ def test_trimming(turns: list[Turn], limits: HistorySpec, system_bytes: int, dat
         assert len(left) <= limits.max_turns
         assert sum(each.tokens for each in left) + ceil(system_bytes / 4) <= limits.max_tokens
         assert sum(left_sizes) + system_bytes <= limits.max_bytes
-    asked = {call.id for each in left for call in each.message.tool_calls}
+    requested = {call.id for each in left for call in each.message.tool_calls}
     answered = {each.message.tool_call_id for each in left if each.message.role == "tool"}
-    assert answered <= asked
+    assert answered <= requested
     if dropped:
         before = max(at for at in range(dropped) if turns[at].begins_exchange)
         tokens = sum(each.tokens for each in turns[before:])

@@ -22,37 +22,37 @@ class Sums:
         self.totals: dict[int, int] = {}
         self.heard: list[int] = []  # the values, in order of arrival
 
-    def add(self, told: dict[str, Any]) -> str:
+    def add(self, reply: dict[str, Any]) -> str:
         """The sum so far.
 
         Raises: ValueError where the engine refuses.
         """
-        sequence, value = told["sequence_id"], told["value"]
+        sequence, value = reply["sequence_id"], reply["value"]
         if value < 0:
             raise ValueError("the value is negative")
-        if not (told.get("sequence_start") or sequence in self.totals):
+        if not (reply.get("sequence_start") or sequence in self.totals):
             raise ValueError(UNKNOWN)
         self.heard.append(value)
-        total = value if told.get("sequence_start") else self.totals[sequence] + value
+        total = value if reply.get("sequence_start") else self.totals[sequence] + value
         self.totals[sequence] = total
-        if told.get("sequence_end"):
+        if reply.get("sequence_end"):
             del self.totals[sequence]
         return str(total)
 
-    async def by_rest(self, engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def by_rest(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         """A script for a REST engine; the reply's id is the sum."""
-        if not heard.line.split(" ")[1].endswith("/infer"):  # a request for its metadata or config
+        if not received.line.split(" ")[1].endswith("/infer"):  # a request for its metadata or config
             body = json.dumps({"name": "m", "model_transaction_policy": {"decoupled": False}}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             return
-        data = gzip.decompress(heard.body) if heard.value("content-encoding") == "gzip" else heard.body
-        length = heard.value("inference-header-content-length")
-        status, told = b"200 OK", dict[str, Any](model_name="m", model_version="1", outputs=[])
+        data = gzip.decompress(received.body) if received.value("content-encoding") == "gzip" else received.body
+        length = received.value("inference-header-content-length")
+        status, reply = b"200 OK", dict[str, Any](model_name="m", model_version="1", outputs=[])
         try:
-            told["id"] = self.add(json.loads(data[: int(length)] if length else data)["parameters"])
+            reply["id"] = self.add(json.loads(data[: int(length)] if length else data)["parameters"])
         except ValueError as error:
-            status, told = b"400 Bad Request", {"error": str(error)}
-        body = json.dumps(told).encode()
+            status, reply = b"400 Bad Request", {"error": str(error)}
+        body = json.dumps(reply).encode()
         writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
 
     async def by_grpc(self, call: Call) -> None:
@@ -64,15 +64,15 @@ class Sums:
             call.end(OK)
             return
         message = gzip.decompress(call.messages[0]) if call.compressed[0] else call.messages[0]
-        asked = service_pb2.ModelInferRequest.FromString(message)
-        kinds = {name: value.WhichOneof("parameter_choice") for name, value in asked.parameters.items()}
+        requested = service_pb2.ModelInferRequest.FromString(message)
+        kinds = {name: value.WhichOneof("parameter_choice") for name, value in requested.parameters.items()}
         try:
-            total = self.add({name: getattr(asked.parameters[name], kind) for name, kind in kinds.items()})
+            total = self.add({name: getattr(requested.parameters[name], kind) for name, kind in kinds.items()})
         except ValueError as error:
             call.refuse(3, str(error))
             return
         call.open()
-        answer = service_pb2.ModelInferResponse(model_name=asked.model_name, model_version="1", id=total)
+        answer = service_pb2.ModelInferResponse(model_name=requested.model_name, model_version="1", id=total)
         await call.send(answer.SerializeToString())
         call.end(OK)
 

@@ -23,8 +23,8 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(data: bytes | dict[str, Any]) -> bytes:
-    told = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
-    return b"data: " + told + b"\n\n"
+    reply = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
+    return b"data: " + reply + b"\n\n"
 
 
 def _chunk_of(delta: dict[str, Any], reason: str | None = None) -> bytes:
@@ -70,7 +70,7 @@ def writes(*pieces: bytes, then: str = "") -> Script:
     """An engine that answers with these pieces, each in a write of its own, and then does one of: close | reset |
     hang."""
 
-    async def script(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def script(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
@@ -87,16 +87,16 @@ def writes(*pieces: bytes, then: str = "") -> Script:
     return script
 
 
-def goes_on(heard: Heard) -> bool:
+def goes_on(received: Heard) -> bool:
     """Whether the request continues an earlier answer."""
-    return b'"assistant"' in heard.body
+    return b'"assistant"' in received.body
 
 
 def first(script: Script, then: Script) -> Script:
     """One script for new generations, another for continued ones."""
 
-    async def either(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
-        await (then if goes_on(heard) else script)(engine, heard, reader, writer)
+    async def either(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        await (then if goes_on(received) else script)(engine, received, reader, writer)
 
     return either
 
@@ -113,10 +113,10 @@ async def rest(client: Client, headers: dict[str, str]) -> tuple[bytes, bool]:
     """The body of a reply, and whether it is complete."""
     if "content-length" in headers:
         return await client.reader.readexactly(int(headers["content-length"])), True
-    told = b""
+    reply = b""
     try:
         while data := await client.chunk():
-            told += data
+            reply += data
     except (asyncio.IncompleteReadError, ConnectionError):
-        return told, False
-    return told, True
+        return reply, False
+    return reply, True

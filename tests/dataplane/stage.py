@@ -111,7 +111,9 @@ class Heard:
 Script = Callable[["Engine", Heard, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def answer_ok(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_ok(
+    engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     writer.write(OK)
 
 
@@ -148,11 +150,11 @@ class Engine:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                heard = Heard(head, b"")
+                received = Heard(head, b"")
                 if self.reads_bodies:
-                    heard.body = await _read_body(heard, reader)
-                self.heard.append(heard)
-                await self.script(self, heard, reader, writer)
+                    received.body = await _read_body(received, reader)
+                self.heard.append(received)
+                await self.script(self, received, reader, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -162,14 +164,14 @@ class Engine:
             writer.close()
 
 
-async def _read_body(heard: Heard, reader: asyncio.StreamReader) -> bytes:
-    if heard.value("transfer-encoding") == "chunked":
+async def _read_body(received: Heard, reader: asyncio.StreamReader) -> bytes:
+    if received.value("transfer-encoding") == "chunked":
         body = b""
         while size := int(await reader.readuntil(b"\r\n"), 16):
             body += (await reader.readexactly(size + 2))[:-2]
         await reader.readexactly(2)
         return body
-    return await reader.readexactly(int(heard.value("content-length") or 0))
+    return await reader.readexactly(int(received.value("content-length") or 0))
 
 
 class Stage:

@@ -26,7 +26,7 @@ def cancel(it: Stage, id: str) -> int:
     return cancel_requests(it.plane.connections, WORKER, id)
 
 
-async def hang(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def hang(engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     assert await reader.read() == b""  # until the gateway closes the connection
 
 
@@ -70,7 +70,7 @@ def test_a_rest_request_is_told_and_cancelled(tmp_path: Path) -> None:
     run(play())
 
 
-async def answer(engine: Engine, heard: Heard, reader: Any, writer: asyncio.StreamWriter) -> None:
+async def answer(engine: Engine, received: Heard, reader: Any, writer: asyncio.StreamWriter) -> None:
     writer.write(OK)
 
 
@@ -78,7 +78,9 @@ def test_a_stream_is_cancelled_in_its_middle(tmp_path: Path) -> None:
     """Cancelling a stream writes an error event in the client's dialect, without a last chunk, and closes the engine's
     connection."""
 
-    async def script(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(
+        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
         await reader.read()
 
@@ -182,7 +184,9 @@ def test_a_rest_request_on_http2_and_a_bridged_one(tmp_path: Path) -> None:
 def test_a_stream_of_events_on_http2_is_cancelled(tmp_path: Path) -> None:
     """The error event comes before the stream is reset."""
 
-    async def script(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(
+        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
         await reader.read()
 

@@ -38,8 +38,8 @@ def whole(token: str) -> bytes:
 def unruly(chance: random.Random) -> Callable[[Engine, Heard, HeadReader, Writer], Awaitable[None]]:
     """An engine that answers about one request in three correctly: with the request's unique id."""
 
-    async def answer(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
-        token = heard.value("x-request-id") or "none"
+    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        token = received.value("x-request-id") or "none"
         mood = chance.randrange(15)
         if mood < 4:
             writer.write(whole(token))

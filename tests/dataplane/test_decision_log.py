@@ -24,12 +24,12 @@ def told(
     asked: tuple[str, ...] = (),
 ) -> tuple[list[dict[str, Any]], int]:
     """The decisions that a sampler writes for `notes` requests, and the number that it skips."""
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     left_out: list[int] = []
 
     async def run() -> None:
         sampler = DecisionSampler(
-            rate, share, True, ("x-token",), lambda some, skipped: (heard.extend(some), left_out.append(skipped))
+            rate, share, True, ("x-token",), lambda some, skipped: (received.extend(some), left_out.append(skipped))
         )  # type: ignore[func-returns-value]
         sampler.parameters = asked
         known = DecisionFacts(facts, "alice", read_body)
@@ -38,7 +38,7 @@ def told(
         sampler.close()
 
     asyncio.run(run())
-    return heard, sum(left_out)
+    return received, sum(left_out)
 
 
 def test_a_decision_is_told_with_its_facts() -> None:
@@ -108,15 +108,15 @@ def test_what_no_route_decides_alone_is_not_told() -> None:
 
 def test_no_more_than_the_rate_is_told() -> None:
     """Decisions above the rate are counted as left out."""
-    heard, left_out = told(Facts("m"), notes=300, rate=100)
-    assert 100 <= len(heard) < 150
-    assert len(heard) + left_out == 300
+    received, left_out = told(Facts("m"), notes=300, rate=100)
+    assert 100 <= len(received) < 150
+    assert len(received) + left_out == 300
 
 
 def test_a_share_is_taken() -> None:
     """The log samples about `share` of all requests at random."""
-    heard, left_out = told(Facts("m"), notes=2000, rate=1e6, share=0.25)
-    assert 400 < len(heard) < 600
+    received, left_out = told(Facts("m"), notes=2000, rate=1e6, share=0.25)
+    assert 400 < len(received) < 600
     assert left_out == 0
 
 

@@ -38,15 +38,15 @@ def user(name: object, *more: str) -> bytes:
     return post(INFER, b"{}", f"x-user: {name}", *more)
 
 
-async def rate(it: Stage, **told: Any) -> Reply:
-    return await it.ask(post("/feedback", json.dumps(told).encode()))
+async def rate(it: Stage, **reply: Any) -> Reply:
+    return await it.ask(post("/feedback", json.dumps(reply).encode()))
 
 
 def answering(status: int, *fields: str) -> Any:
     """A script that answers with this status and these fields."""
     lines = "".join(f"{field}\r\n" for field in fields)
 
-    async def answer(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(f"HTTP/1.1 {status} Whatever\r\n{lines}content-length: 2\r\n\r\n{{}}".encode())
 
     return answer
@@ -132,7 +132,7 @@ def test_an_engines_failures_are_errors_and_refusals_are_not(
 def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) -> None:
     """Each failure counts under its reason."""
 
-    async def cut(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def cut(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
         await writer.drain()
         writer.transport.abort()
@@ -158,7 +158,7 @@ def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) 
 def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
     """A client that leaves counts under the kind `client_gone`, and not as a request."""
 
-    async def wait(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         await reader.read(1)
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
@@ -187,18 +187,18 @@ def test_what_limits_refuse_says_nothing_of_the_arm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told, joules",
+    "reply, joules",
     [
         ('JSON {"request_cost": {"energy_joules": 2.5}}', 2.5),
         ("TEXT cpu_utilization=0.3, named_metrics.energy_joules=0.5", 0.5),
         ('JSON {"named_metrics": {"kv_cache_usage_perc": 0.5}}', None),
     ],
 )
-def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, told: str, joules: float | None) -> None:
+def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, reply: str, joules: float | None) -> None:
     """Energy comes from the ORCA field of the reply."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
-        old.script = new.script = answering(200, f"endpoint-load-metrics: {told}")
+        old.script = new.script = answering(200, f"endpoint-load-metrics: {reply}")
         name = (await it.ask(user("ann"))).headers["x-pointsman-arm"]
         counts = arm(it.plane, name)
         assert (counts.joules, counts.joules_requests) == ((0.0, 0) if joules is None else (joules, 1))
@@ -296,9 +296,9 @@ def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
             fields = ("x-session-id: s", f"X-Pointsman-Force: x={name}", f"x-pointsman-force-key: {KEY}")
             reply = await it.ask(post(INFER, b"{}", *fields))
             assert (reply.status, reply.headers["x-pointsman-arm"]) == (200, name)
-            heard = (old if name == "old" else new).heard[-1]
-            assert b"force" not in heard.head.lower()
-            assert KEY.encode() not in heard.head
+            received = (old if name == "old" else new).heard[-1]
+            assert b"force" not in received.head.lower()
+            assert KEY.encode() not in received.head
             assert arm(it.plane, name).forced == 1
             assert sum(arm(it.plane, name).requests) == (1 if name == own else 0)
         assert (await it.ask(post(INFER, b"{}", "x-session-id: s"))).headers["x-pointsman-arm"] == own
@@ -307,7 +307,7 @@ def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said, key, status, reason, told",
+    "text, key, status, reason, report",
     [
         ("x=new", "swordfisch", 403, "forbidden", "is not one that may choose arms"),
         ("x=new", "", 403, "forbidden", "(x-pointsman-force-key) is missing"),
@@ -315,17 +315,17 @@ def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
         ("x=newer", KEY, 400, "bad_request", "has no arm 'newer': did you mean 'new'?"),
     ],
 )
-def test_who_may_not_choose_is_told(tmp_path: Path, said: str, key: str, status: int, reason: str, told: str) -> None:
+def test_who_may_not_choose_is_told(tmp_path: Path, text: str, key: str, status: int, reason: str, report: str) -> None:
     """The refusal is in the client's protocol; no engine gets the request, and the reply does not contain the key."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
-        fields = (f"x-pointsman-force: {said}", *((f"x-pointsman-force-key: {key}",) if key else ()))
+        fields = (f"x-pointsman-force: {text}", *((f"x-pointsman-force-key: {key}",) if key else ()))
         reply = await it.ask(post(INFER, b"{}", *fields))
         assert (reply.status, reply.reason) == (status, reason)
-        assert told in json.loads(reply.body)["error"]
+        assert report in json.loads(reply.body)["error"]
         chat = await it.ask(post("/v1/chat/completions", b'{"model": "m", "messages": []}', *fields))
         assert chat.status == status
-        assert told in json.loads(chat.body)["error"]["message"]
+        assert report in json.loads(chat.body)["error"]["message"]
         assert not key or key not in reply.body.decode() + chat.body.decode()
         assert not old.heard and not new.heard
 
@@ -339,8 +339,8 @@ def test_a_body_chooses_an_arm_where_rules_look_for_it_there(tmp_path: Path, key
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         for name in ("old", "new", "old"):
-            told = {"parameters": {"arm": f"x={name}", "key": KEY}}
-            reply = await it.ask(post(INFER, json.dumps(told).encode()))
+            report = {"parameters": {"arm": f"x={name}", "key": KEY}}
+            reply = await it.ask(post(INFER, json.dumps(report).encode()))
             assert (reply.status, reply.headers["x-pointsman-arm"]) == (200, name)
         assert [arm(it.plane, name).forced for name in ("old", "new")] == [2, 1]
         seen = {(await it.ask(post(INFER, b"{}", f"x-user: {n}"))).headers["x-pointsman-arm"] for n in range(20)}
@@ -350,8 +350,8 @@ def test_a_body_chooses_an_arm_where_rules_look_for_it_there(tmp_path: Path, key
             ("swordfisch", 403, "is not one"),
             (7, 403, "is not one"),
         ]:
-            told = {"arm": "x=new"} | ({"key": wrong} if wrong else {})
-            reply = await it.ask(post(INFER, json.dumps({"parameters": told}).encode()))
+            report = {"arm": "x=new"} | ({"key": wrong} if wrong else {})
+            reply = await it.ask(post(INFER, json.dumps({"parameters": report}).encode()))
             assert reply.status == status and f"(key) {reason}" in json.loads(reply.body)["error"]
         reply = await it.ask(post(INFER, json.dumps({"parameters": {"arm": "new", "key": KEY}}).encode()))
         assert (reply.status, json.loads(reply.body)["error"]) == (400, "arm 'new' is not EXPERIMENT=ARM")
@@ -380,8 +380,8 @@ def test_feedback_of_a_request(tmp_path: Path) -> None:
         reply = await it.ask(user("ann", "x-request-id: r-1"))
         counts = arm(it.plane, reply.headers["x-pointsman-arm"])
         assert reply.headers["x-request-id"] == "r-1"
-        told = await rate(it, request_id="r-1", value=4, label="useful")
-        assert (told.status, json.loads(told.body)) == (200, {"counted": True})
+        report = await rate(it, request_id="r-1", value=4, label="useful")
+        assert (report.status, json.loads(report.body)) == (200, {"counted": True})
         assert (await rate(it, request_id="r-1", name="thumb", value=True)).status == 200
         rating, thumb = counts.feedback["rating"], counts.feedback["thumb"]
         assert (sum(rating.count), sum(rating.total), rating.squares) == (1, 4.0, 16.0)
@@ -454,12 +454,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("told, message", WRONG)
-def test_wrong_feedback_is_told_what_is_wrong(tmp_path: Path, told: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("report, message", WRONG)
+def test_wrong_feedback_is_told_what_is_wrong(tmp_path: Path, report: dict[str, Any], message: str) -> None:
     """The reply has status 400 and a message that names the fault."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
-        reply = await rate(it, **told)
+        reply = await rate(it, **report)
         assert reply.status == 400
         assert message in json.loads(reply.body)["error"]
         assert (await it.ask(post("/feedback", b"not JSON"))).status == 400

@@ -119,8 +119,8 @@ def test_a_generation_that_goes_on_at_the_other_arm_is_crossed(tmp_path: Path) -
     """A generation that both arms' engines served counts as crossed, and for neither arm."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
-        told = await ask(it, CHAT, users(it)["old"])
-        assert b"[DONE]" in told
+        report = await ask(it, CHAT, users(it)["old"])
+        assert b"[DONE]" in report
         assert new.heard
         counts = arm(it.plane, "old")
         await until(lambda: counts.crossed == 1)
@@ -136,8 +136,8 @@ def test_a_generation_that_goes_on_at_the_same_engine_counts_once(tmp_path: Path
     """It counts as one request, with the tokens of all its parts."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
-        told = await ask(it, CHAT, users(it)["old"])
-        assert b"[DONE]" in told
+        reply = await ask(it, CHAT, users(it)["old"])
+        assert b"[DONE]" in reply
         counts = arm(it.plane, "old")
         await until(lambda: sum(arm(it.plane, "old").requests) == 1)
         assert (counts.crossed, sum(counts.errors)) == (0, 0)
@@ -172,6 +172,6 @@ def test_a_forced_generation_counts_as_forced_alone(tmp_path: Path) -> None:
         await until(lambda: counts.forced == 2)
         assert sum(counts.generations) == sum(counts.requests) == 0
         assert not old.heard
-        assert all(b"force" not in heard.head and KEY.encode() not in heard.head for heard in new.heard)
+        assert all(b"force" not in received.head and KEY.encode() not in received.head for received in new.heard)
 
     scene(tmp_path, TELLS, TELLS, play, more=FORCING)

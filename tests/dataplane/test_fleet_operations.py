@@ -10,11 +10,11 @@ from tests.dataplane.stage import Engine, Heard, get, post, run, stage
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
-def says(status: int, told: object) -> Engine:
+def says(status: int, reply: object) -> Engine:
     """An engine that gives every request this reply."""
-    body = json.dumps(told).encode() if told is not None else b""
+    body = json.dumps(reply).encode() if reply is not None else b""
 
-    async def answer(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
         writer.write(head + body)
 
@@ -52,7 +52,7 @@ def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
         async with stage(fleet(a, b), tmp_path) as it:
             body = b'{"parameters": {"config": "{}"}}'
             assert (await it.ask(post("/v2/repository/models/split/load", body))).status == 200
-            assert [[heard.line for heard in engine.heard] for engine in (*a, *b)] == [
+            assert [[received.line for received in engine.heard] for engine in (*a, *b)] == [
                 ["POST /v2/repository/models/split/load HTTP/1.1"],
                 ["POST /v2/repository/models/split/load HTTP/1.1"],
                 ["POST /v2/repository/models/other/load HTTP/1.1"],
@@ -77,8 +77,8 @@ def test_half_a_success_is_a_failure(tmp_path: Path) -> None:
         async with stage(fleet(a, b), tmp_path) as it:
             reply = await it.ask(post("/v2/repository/models/plain/load", b"{}"))
             assert reply.status == 400
-            told = json.loads(reply.body)["error"]
-            assert told == f"no such model (endpoint {a[1].url}; done on 1 of 2 endpoints)"
+            report = json.loads(reply.body)["error"]
+            assert report == f"no such model (endpoint {a[1].url}; done on 1 of 2 endpoints)"
             a[1].stop()
             reply = await it.ask(post("/v2/repository/models/plain/load", b"{}"))
             assert (reply.status, reply.reason) == (502, "upstream_connect")
@@ -127,8 +127,8 @@ def test_statistics_are_summed(tmp_path: Path) -> None:
             assert (model["inference_count"], model["last_inference"]) == (7, 5)
             assert model["inference_stats"]["success"] == {"count": 7, "ns": 70}
             assert model["batch_stats"] == [{"batch_size": 1, "compute_infer": {"count": 7, "ns": 7}}]
-            told = json.loads((await it.ask(get("/v2/models/stats"))).body)["model_stats"]
-            assert [(model["name"], model["inference_count"]) for model in told] == [("m", 7), ("n", 1)]
+            reply = json.loads((await it.ask(get("/v2/models/stats"))).body)["model_stats"]
+            assert [(model["name"], model["inference_count"]) for model in reply] == [("m", 7), ("n", 1)]
         for engine in (*a, *b):
             engine.stop()
 

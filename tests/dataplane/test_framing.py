@@ -14,8 +14,8 @@ HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
     """A hundred requests in one write are answered in order, over one connection to the engine."""
 
-    async def by_id(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(heard.body), heard.body))
+    async def by_id(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received.body), received.body))
 
     async def scene() -> None:
         engine = Engine(by_id)
@@ -34,7 +34,7 @@ def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
 def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
     """A request and a reply that arrive one byte at a time are both complete."""
 
-    async def dribble(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def dribble(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         for byte in OK:
             writer.write(bytes([byte]))
             await writer.drain()
@@ -70,7 +70,7 @@ def test_chunked_requests(tmp_path: Path) -> None:
             await until(lambda: it.endpoints()[0].pool.num_busy)
             await client.send(b"2\r\nde\r\n0\r\n\r\n")
             assert (await client.reply()).status == 200
-        assert [heard.body for heard in engine.heard] == [b"abcde", b"abcde"]
+        assert [received.body for received in engine.heard] == [b"abcde", b"abcde"]
         assert (engine.heard[0].value("content-length"), engine.heard[0].value("transfer-encoding")) == ("5", None)
         assert (engine.heard[1].value("content-length"), engine.heard[1].value("transfer-encoding")) == (
             None,
@@ -110,7 +110,7 @@ def test_http_1_0(tmp_path: Path) -> None:
     """An HTTP/1.0 client gets no chunks: the reply ends with the connection. A reply with a length allows
     keep-alive."""
 
-    async def chunks(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def chunks(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
 
     async def scene() -> None:
@@ -136,7 +136,7 @@ def test_http_1_0(tmp_path: Path) -> None:
 def test_replies_that_end_with_the_connection(tmp_path: Path) -> None:
     """An engine's reply without a length is framed for the client, whose connection stays open."""
 
-    async def until_close(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def until_close(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nabc")
         await writer.drain()
         writer.write(b"de")
@@ -196,7 +196,7 @@ def test_connection_close(tmp_path: Path) -> None:
 def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
     """When an engine replies before it has read the body, the client gets that reply, and its connection is closed."""
 
-    async def refuse(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def refuse(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nno!")
         await writer.drain()
 

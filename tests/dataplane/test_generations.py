@@ -98,14 +98,14 @@ def test_a_stream_that_stops_short_is_not_whole(tmp_path: Path, pieces: list[byt
 @pytest.mark.parametrize("size", [1, 7, 60])
 def test_tokens_are_counted_however_they_are_cut(tmp_path: Path, size: int) -> None:
     """Usage is read from a stream whose chunks split its events."""
-    said = b": ping\n\n" + ROLE + token("h\u00e9") + STOP + USAGE + DONE
+    message = b": ping\n\n" + ROLE + token("h\u00e9") + STOP + USAGE + DONE
 
     async def scene() -> None:
-        cut = b"".join(chunk(said[at : at + size]) for at in range(0, len(said), size))
+        cut = b"".join(chunk(message[at : at + size]) for at in range(0, len(message), size))
         [engine], text = await started(writes(STREAM, cut, LAST))
         async with stage(text, tmp_path) as it:
             _, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
-            assert (body, is_whole) == (said, True)
+            assert (body, is_whole) == (message, True)
             [tokens] = [series.tokens for series in it.plane.metrics.by_key.values() if series.tokens]
             assert (tokens.prompt, tokens.completion) == (3, 2)
         engine.stop()
@@ -140,8 +140,8 @@ def test_a_stream_without_a_token_ends(tmp_path: Path, status: int, pieces: list
         head = UNTIL_CLOSE.replace(b"200", b"%d" % status)
         [engine], text = await started(writes(head, *pieces, then="close"))
         async with stage(text, tmp_path) as it:
-            told, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
-            assert (told, body, is_whole) == (status, b"".join(pieces), True)
+            reply, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
+            assert (reply, body, is_whole) == (status, b"".join(pieces), True)
         engine.stop()
 
     run(scene())
@@ -276,9 +276,9 @@ def test_one_length_reaches_the_engine(tmp_path: Path) -> None:
         async with stage(text, tmp_path) as it:
             body = b'{"Model": "n", "model": "m", "messages": []}'
             assert (await it.ask(post(CHAT, body))).status == 200
-            [heard] = engine.heard
-            assert heard.value("content-length") == str(len(b'{"messages":[],"model":"m"}'))
-            assert json.loads(heard.body) == {"model": "m", "messages": []}
+            [received] = engine.heard
+            assert received.value("content-length") == str(len(b'{"messages":[],"model":"m"}'))
+            assert json.loads(received.body) == {"model": "m", "messages": []}
         engine.stop()
 
     run(scene())
@@ -313,9 +313,9 @@ def test_a_response_whose_last_event_is_long(tmp_path: Path, size: int) -> None:
         [engine], text = await started(writes(*pieces), options=f"{OPENAI}\n    dialects: [responses]")
         async with stage(text, tmp_path) as it:
             body = b'{"model": "m", "input": "hi", "stream": true}'
-            status, _, told, is_whole = await ask(it, "/v1/responses", body)
-            assert (status, is_whole, it.errors()) == (200, True, {}), told
-            assert told.endswith(last)
+            status, _, reply, is_whole = await ask(it, "/v1/responses", body)
+            assert (status, is_whole, it.errors()) == (200, True, {}), reply
+            assert reply.endswith(last)
         engine.stop()
 
     run(scene())

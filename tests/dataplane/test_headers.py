@@ -34,20 +34,20 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         await engine.start()
         async with stage(rules(engine), tmp_path) as it:
             assert (await it.ask(post(INFER, b"{}", *fields))).status == 200
-        heard = engine.heard[0]
-        assert heard.line == "POST /v2/models/m/infer HTTP/1.1"
-        assert heard.value("host") == engine.url.removeprefix("http://")
-        assert heard.value("traceparent") == "00-1-2-01"
-        assert heard.value("x-own") == "Kept  As Is"
-        assert heard.value("authorization") == "Bearer mine"
-        assert heard.value("content-length") == "2"
+        received = engine.heard[0]
+        assert received.line == "POST /v2/models/m/infer HTTP/1.1"
+        assert received.value("host") == engine.url.removeprefix("http://")
+        assert received.value("traceparent") == "00-1-2-01"
+        assert received.value("x-own") == "Kept  As Is"
+        assert received.value("authorization") == "Bearer mine"
+        assert received.value("content-length") == "2"
         for name in ("connection", "x-hop", "keep-alive", "te", "upgrade", "proxy-authorization"):
-            assert heard.value(name) is None, name
-        assert heard.value("x-pointsman-shadow") is None
-        assert heard.value("x-forwarded-for") == "127.0.0.1"
-        assert heard.value("x-forwarded-proto") == "http"
-        assert heard.value("x-forwarded-host") == "gateway"
-        assert heard.value("via") == "1.1 other, 1.1 pointsman"
+            assert received.value(name) is None, name
+        assert received.value("x-pointsman-shadow") is None
+        assert received.value("x-forwarded-for") == "127.0.0.1"
+        assert received.value("x-forwarded-proto") == "http"
+        assert received.value("x-forwarded-host") == "gateway"
+        assert received.value("via") == "1.1 other, 1.1 pointsman"
         engine.stop()
 
     run(scene())
@@ -81,11 +81,11 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
         )
         async with stage(rules(engine), tmp_path, trust_forwarded=True) as it:
             await it.ask(post(INFER, b"{}", *fields))
-        heard = engine.heard[0]
-        assert heard.value("x-pointsman-shadow") == "r"
-        assert heard.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
-        assert heard.value("x-forwarded-proto") == "https"
-        assert heard.value("x-forwarded-host") == "public"
+        received = engine.heard[0]
+        assert received.value("x-pointsman-shadow") == "r"
+        assert received.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
+        assert received.value("x-forwarded-proto") == "https"
+        assert received.value("x-forwarded-host") == "public"
         engine.stop()
 
     run(scene())
@@ -100,10 +100,10 @@ def test_request_ids(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             replies = [await it.ask(post()) for _ in range(3)]
             replies.append(await it.ask(post(INFER, b"{}", "X-Request-Id: mine")))
-            told = [reply.headers["x-request-id"] for reply in replies]
-            assert told == [heard.value("x-request-id") for heard in engine.heard]
-            assert len(set(told)) == 4
-            assert told[3] == "mine"
+            report = [reply.headers["x-request-id"] for reply in replies]
+            assert report == [received.value("x-request-id") for received in engine.heard]
+            assert len(set(report)) == 4
+            assert report[3] == "mine"
             for path in ("/nothing", "/v2", "/v2/health/live"):
                 assert (await it.ask(get(path, "x-request-id: a"))).headers["x-request-id"] == "a"
         engine.stop()
@@ -115,7 +115,7 @@ def test_what_a_client_gets(tmp_path: Path) -> None:
     """A reply's end-to-end fields pass, hop-by-hop fields do not. The reply names the routing decision unless that is
     disabled."""
 
-    async def answer(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         fields = (
             b"X-Own: a\r\nSet-Cookie: 1\r\nSet-Cookie: 2\r\nConnection: close, X-Hop\r\nX-Hop: s\r\nKeep-Alive: t\r\n"
         )
@@ -164,7 +164,7 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
     """gzip bodies pass both ways unchanged, with their content-encoding fields."""
     zipped = gzip.compress(b'{"inputs": []}')
 
-    async def answer(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(zipped), zipped)
         )
@@ -175,8 +175,12 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             reply = await it.ask(post(INFER, zipped, "Content-Encoding: gzip", "Accept-Encoding: gzip"))
             assert (reply.body, reply.headers["content-encoding"]) == (zipped, "gzip")
-        heard = engine.heard[0]
-        assert (heard.body, heard.value("content-encoding"), heard.value("accept-encoding")) == (zipped, "gzip", "gzip")
+        received = engine.heard[0]
+        assert (received.body, received.value("content-encoding"), received.value("accept-encoding")) == (
+            zipped,
+            "gzip",
+            "gzip",
+        )
         engine.stop()
 
     run(scene())

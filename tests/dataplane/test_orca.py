@@ -25,7 +25,9 @@ def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> No
     """With `load: {source: orca}` each request has the field that requests the engine's load, and the balancing and the
     counters use the reply's value."""
 
-    async def tells(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def tells(
+        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(REPLY % field)
 
     async def scene() -> None:

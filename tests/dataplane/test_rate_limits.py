@@ -84,9 +84,9 @@ def test_what_is_beyond_a_limit_is_refused_in_words_and_fields(tmp_path: Path) -
             assert await statuses(it, post(), post()) == [200, 200]
             reply = await it.ask(post())
             assert (reply.status, reply.reason) == (429, "rate_limited")
-            told = json.loads(reply.body)["error"]
-            assert told.startswith("limit 'few' is reached (2e-05 requests per second): try again in 833m")
-            assert told.endswith("(route 'all', engine 'it')")
+            report = json.loads(reply.body)["error"]
+            assert report.startswith("limit 'few' is reached (2e-05 requests per second): try again in 833m")
+            assert report.endswith("(route 'all', engine 'it')")
             names = [f"x-ratelimit-{what}-requests" for what in ("limit", "remaining")]
             assert [reply.headers[name] for name in names] == ["2", "0"]
             assert reply.headers["x-ratelimit-reset-requests"].startswith("833m")
@@ -125,8 +125,8 @@ def test_a_key_is_the_same_wherever_it_stands(tmp_path: Path) -> None:
         await engine.start()
         async with stage(limited(rules(engine), TWO_A_DAY, ", per: [route, key]"), tmp_path) as it:
             fields = ["Authorization: Bearer sk-1", "X-Api-Key: sk-1", "api-key: sk-1", "Authorization: bearer sk-2"]
-            told = await statuses(it, *[post("/v2/models/m/infer", b"{}", field) for field in fields])
-            assert told == [200, 200, 429, 200]
+            reply = await statuses(it, *[post("/v2/models/m/infer", b"{}", field) for field in fields])
+            assert reply == [200, 200, 429, 200]
             shown = [account.shown for account in accounts(it)]
             assert [name.split(":")[0] for name in shown] == ["route all, key sha256"] * 2
             assert "sk-1" not in "".join(shown + [account.key for account in accounts(it)])
@@ -168,14 +168,14 @@ def test_a_request_meets_every_limit_and_takes_of_all_or_none(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "path, told",
+    "path, report",
     [
         (CHAT, ("rate_limit_error", "rate_limit_exceeded")),
         (MESSAGES, ("rate_limit_error", None)),
     ],
 )
 def test_clients_of_language_models_read_it_in_their_dialect(
-    tmp_path: Path, path: str, told: tuple[str, str | None]
+    tmp_path: Path, path: str, report: tuple[str, str | None]
 ) -> None:
     """The error has the form of OpenAI's and Anthropic's own servers, so that their clients wait and retry."""
 
@@ -186,7 +186,7 @@ def test_clients_of_language_models_read_it_in_their_dialect(
             replies = [await it.ask(ask) for _ in range(3)]
             assert [reply.status for reply in replies] == [200, 200, 429]
             error = json.loads(replies[2].body)["error"]
-            assert (error["type"], error.get("code")) == told
+            assert (error["type"], error.get("code")) == report
             assert "limit 'few'" in error["message"]
             assert replies[2].headers["x-ratelimit-limit-requests"] == "2"
         engine.stop()
@@ -299,7 +299,7 @@ def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
     """The engine's timeout does not include the time that a request waits for a limit."""
 
     async def scene() -> None:
-        async def slow(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
             await asyncio.sleep(0.15)
             writer.write(OK)
 
@@ -321,7 +321,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
     async def scene() -> None:
         go_on = asyncio.Event()
 
-        async def slow(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
             await go_on.wait()
             writer.write(OK)
 
@@ -345,7 +345,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
             assert (await one.reply()).status == 200
             await sending
             assert (await other.reply()).status == 200
-            assert [len(heard.body) for heard in engine.heard] == [2, len(body)]
+            assert [len(received.body) for received in engine.heard] == [2, len(body)]
         engine.stop()
 
     run(scene())
@@ -435,8 +435,8 @@ def test_two_workers_share_one_allowance(tmp_path: Path, redis_server: RedisServ
         await engine.start()
         text = rules(engine) + "limits: [{name: few, requests_per_second: 0.001, burst: 6, per: tenant}]\n"
         async with two_workers(redis_server, text, tmp_path) as (it, that):
-            told = [await statuses(each, post(), post()) for each in (it, that, it, that)]
-            assert told == [[200, 200], [200, 200], [200, 200], [429, 429]]
+            reply = [await statuses(each, post(), post()) for each in (it, that, it, that)]
+            assert reply == [[200, 200], [200, 200], [200, 200], [429, 429]]
             assert await statuses(that, post("/v2/models/m/infer", b"{}", "X-Tenant: b")) == [200]
         engine.stop()
 
@@ -449,7 +449,7 @@ def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, 
     async def scene() -> None:
         under_way, most, go_on = 0, 0, asyncio.Event()
 
-        async def slow(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)

@@ -108,7 +108,7 @@ def test_a_request_whose_endpoint_dies_under_it_is_told_to_another(tmp_path: Pat
         async with fleet(tmp_path) as it:
             at = await begun(it)
 
-            async def dies(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def dies(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 engine.stop()
 
             it[1][at].script = dies
@@ -125,7 +125,7 @@ def test_a_start_whose_endpoint_dies_under_it_begins_elsewhere(tmp_path: Path) -
     async def scene() -> None:
         async with fleet(tmp_path) as it:
 
-            async def dies(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def dies(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 engine.stop()
 
             first = await begun(it)
@@ -145,7 +145,7 @@ def test_a_reply_that_has_begun_is_not_replayed(tmp_path: Path) -> None:
         async with fleet(tmp_path, replay="{on_loss: replay, patience: 10ms}") as it:
             at = await begun(it)
 
-            async def breaks_off(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def breaks_off(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{"id":')
                 await writer.drain()
                 await asyncio.sleep(0.01)
@@ -156,8 +156,8 @@ def test_a_reply_that_has_begun_is_not_replayed(tmp_path: Path) -> None:
             await client.send(step(7, 4))
             assert (await client.head())[0] == 200
             assert await client.reader.read() == b'{"id":'
-            told = await lost(it, step(7, 5))
-            assert "its inputs cannot be replayed: nobody knows whether input 4 of 4 was taken: start it anew" in told
+            reply = await lost(it, step(7, 5))
+            assert "its inputs cannot be replayed: nobody knows whether input 4 of 4 was taken: start it anew" in reply
             assert counts(it) == (0, 0, 1)
             assert total(await it[0].ask(step(7, 1, start=True))) == 1
 
@@ -195,8 +195,8 @@ def test_a_sequence_beyond_its_limits_ends_with_its_endpoint(tmp_path: Path, rep
         async with fleet(tmp_path, replay=replay) as it:
             at = await begun(it)
             endpoint(it, at).condition = Readiness.DOWN
-            told = await lost(it, step(7, 4))
-            assert f"was at endpoint {it[1][at].url}, which is down, and its inputs cannot be replayed: {why}" in told
+            reply = await lost(it, step(7, 4))
+            assert f"was at endpoint {it[1][at].url}, which is down, and its inputs cannot be replayed: {why}" in reply
             assert counts(it) == (0, 0, 1)
             assert it[2][1 - at].heard == []
 
@@ -210,8 +210,8 @@ def test_several_workers_without_redis_keep_nothing(tmp_path: Path) -> None:
         async with fleet(tmp_path, workers=2) as it:
             at = await begun(it)
             endpoint(it, at).condition = Readiness.DOWN
-            told = await lost(it, step(7, 4))
-            assert "cannot be replayed: a gateway of several workers keeps none without Redis" in told
+            reply = await lost(it, step(7, 4))
+            assert "cannot be replayed: a gateway of several workers keeps none without Redis" in reply
 
     run(scene())
 
@@ -227,12 +227,12 @@ def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -
             broken: list[int] = []
 
             def dies_at(index: int) -> Any:
-                async def script(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+                async def script(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                     if len(it[2][index].heard) == 1 and broken in ([], [index]):
                         broken[:] = [index]
                         engine.stop()
                     else:
-                        await it[2][index].by_rest(engine, heard, reader, writer)
+                        await it[2][index].by_rest(engine, received, reader, writer)
 
                 return script
 
@@ -273,14 +273,14 @@ def test_an_input_that_is_refused_ends_the_sequence(tmp_path: Path) -> None:
             at = await begun(it)
             other = it[2][1 - at]
 
-            async def forgets(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def forgets(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 other.totals.clear()
-                await other.by_rest(engine, heard, reader, writer)
+                await other.by_rest(engine, received, reader, writer)
 
             it[1][1 - at].script = forgets
             endpoint(it, at).condition = Readiness.DOWN
-            told = await lost(it, step(7, 4))
-            assert f"{it[1][1 - at].url} refused input 2 of 3: 400" in told and "START flag" in told
+            reply = await lost(it, step(7, 4))
+            assert f"{it[1][1 - at].url} refused input 2 of 3: 400" in reply and "START flag" in reply
 
     run(scene())
 
@@ -340,7 +340,7 @@ def test_a_hand_over_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         async with fleet(tmp_path, options="balance: session\n    timeout: 400ms") as it:
             at = await begun(it)
 
-            async def slow(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def slow(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 await reader.read()
 
             it[1][1 - at].script = slow
@@ -420,7 +420,7 @@ def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> N
             at = await begun(it)
             goes_on, is_told = asyncio.Event(), asyncio.Event()
 
-            async def slow(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def slow(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 is_told.set()
                 await goes_on.wait()
 
@@ -449,7 +449,7 @@ def test_a_replay_has_the_requests_own_time(tmp_path: Path) -> None:
             at = await begun(it)
             other = it[2][1 - at]
 
-            async def slow(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+            async def slow(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
                 await reader.read()
 
             it[1][1 - at].script = slow
@@ -488,7 +488,7 @@ def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
             assert total(await it[0].ask(step(7, 4, "Authorization: Bearer old"))) == 10
             endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 5, "Authorization: Bearer new"))) == 15
-            assert {heard.value("authorization") for heard in it[1][1 - at].heard} == {"Bearer new"}
+            assert {received.value("authorization") for received in it[1][1 - at].heard} == {"Bearer new"}
 
     run(scene())
 
@@ -517,10 +517,10 @@ def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
             assert total(await client.reply()) == 11
             endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 4))) == 15
-            told, first = it[1][1 - at].heard[3], it[1][at].heard[3]
-            assert told.body == first.body
-            assert told.value("content-encoding") == first.value("content-encoding")
-            assert told.value("inference-header-content-length") == first.value("inference-header-content-length")
+            reply, first = it[1][1 - at].heard[3], it[1][at].heard[3]
+            assert reply.body == first.body
+            assert reply.value("content-encoding") == first.value("content-encoding")
+            assert reply.value("inference-header-content-length") == first.value("inference-header-content-length")
 
     run(scene())
 

@@ -42,20 +42,20 @@ print_replies(Path(sys.argv[1]))
 def test_a_field_for_every_reply(tmp_path: Path) -> None:
     """The field appears once in each reply: an engine's, the gateway's own and errors, whole or streamed, in every
     protocol."""
-    told = subprocess.run(
+    reply = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=Path(__file__).parents[2], capture_output=True, text=True
     )
-    assert told.returncode == 0, told.stderr
-    replies = json.loads(told.stdout)
+    assert reply.returncode == 0, reply.stderr
+    replies = json.loads(reply.stdout)
     assert len(replies) == 17
     assert {name: fields.count("x-added") for name, fields in replies.items()} == dict.fromkeys(replies, 1)
 
 
-async def answer_infer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def answer_infer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(INFERRED), INFERRED))
 
 
-async def stream_tokens(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def stream_tokens(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKEN), TOKEN))
 
 

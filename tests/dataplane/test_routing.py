@@ -132,7 +132,7 @@ def test_renames_and_headers(tmp_path: Path) -> None:
             await it.ask(post("/v2/models/chat/versions/3/infer?x=1", b"{}", "X-Tier: premium"))
             await it.ask(post("/v2/models/chat/versions/3/infer", b"{}", "X-Tier: free"))
             await it.ask(post("/v2/models/other/infer", b"{}", "X-Tier: premium"))
-        assert [heard.line for heard in made["a"].heard] == [
+        assert [received.line for received in made["a"].heard] == [
             "POST /v2/models/big%20model/versions/3/infer?x=1 HTTP/1.1"
         ]
         assert len(made["b"].heard) == 2
@@ -164,9 +164,9 @@ def test_sessions_keep_their_arm(tmp_path: Path) -> None:
                 body = json.dumps({"parameters": {"session_id": f"s{session}"}}).encode()
                 by_header = [await client.ask(post(INFER, b"{}", f"X-Session-Id: s{session}")) for _ in range(3)]
                 by_parameter = await client.ask(post(INFER, body))
-                told = {reply.headers["x-pointsman-arm"] for reply in (*by_header, by_parameter)}
-                assert len(told) == 1
-                arms[session] = told.pop()
+                report = {reply.headers["x-pointsman-arm"] for reply in (*by_header, by_parameter)}
+                assert len(report) == 1
+                arms[session] = report.pop()
             assert 15 < list(arms.values()).count("old") < 45
         for engine in made.values():
             engine.stop()

@@ -28,10 +28,10 @@ INFER = "/v2/models/m/infer"
 def phases(reply: Reply) -> dict[str, float]:
     """The milliseconds of each phase."""
     metrics = [metric.split(";") for metric in reply.headers["server-timing"].split(", ")]
-    return {name: float(told.removeprefix("dur=")) for name, told, *_ in metrics}
+    return {name: float(report.removeprefix("dur=")) for name, report, *_ in metrics}
 
 
-async def slow(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
     await asyncio.sleep(0.05)
     writer.write(OK)
 
@@ -67,9 +67,9 @@ def test_who_does_not_ask_is_not_told(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             assert "server-timing" not in (await it.ask(post())).headers
         async with stage(rules(engine), tmp_path, name_decision=False) as it:
-            told = (await it.ask(post(INFER, b"{}", ASKS))).headers["server-timing"]
-            assert "engine;dur=" in told
-            assert engine.url not in told
+            reply = (await it.ask(post(INFER, b"{}", ASKS))).headers["server-timing"]
+            assert "engine;dur=" in reply
+            assert engine.url not in reply
         engine.stop()
 
     run(scene())
@@ -134,7 +134,7 @@ def test_generations_and_translations_tell_it_too(tmp_path: Path) -> None:
                 assert engine.url in reply.headers["server-timing"]
                 assert phases(reply)["decide"] > 0
                 assert "server-timing" not in (await it.ask(post(path, asked(path)))).headers
-        assert all(heard.value("x-pointsman-timing") is None for heard in engine.heard)
+        assert all(received.value("x-pointsman-timing") is None for received in engine.heard)
         engine.stop()
 
     run(scene())

@@ -21,8 +21,8 @@ def of(session: str) -> bytes:
 
 def step(number: int, *, start: bool = False, end: bool = False, **more: object) -> bytes:
     """One request of a sequence."""
-    told = {"sequence_id": number, "sequence_start": start, "sequence_end": end}
-    return post(INFER, json.dumps({"parameters": told, "inputs": [], **more}).encode())
+    reply = {"sequence_id": number, "sequence_start": start, "sequence_end": end}
+    return post(INFER, json.dumps({"parameters": reply, "inputs": [], **more}).encode())
 
 
 @asynccontextmanager
@@ -155,7 +155,7 @@ async def told_to_the_engine(tmp_path: Path, sessions: list[str]) -> list[bytes]
             body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "session_id": session}
             await it.ask(post("/v1/chat/completions", json.dumps(body).encode()))
     engine.stop()
-    return [heard.head for heard in engine.heard]
+    return [received.head for received in engine.heard]
 
 
 def _session_line(head: bytes) -> bytes:
@@ -300,8 +300,8 @@ def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
             endpoint_of(it, engines[at]).condition = Readiness.DOWN  # type: ignore[attr-defined]
             lost: Reply = await it.ask(step(7))
             assert (lost.status, lost.reason) == (503, "sequence_lost")
-            told = json.loads(lost.body)["error"]
-            assert "sequence 7 of model 'm'" in told and engines[at].url in told and "start it anew" in told
+            reply = json.loads(lost.body)["error"]
+            assert "sequence 7 of model 'm'" in reply and engines[at].url in reply and "start it anew" in reply
             again = await place(it, engines, step(7, start=True))
             assert again != at
             assert await place(it, engines, step(7)) == again
@@ -316,11 +316,11 @@ def test_a_sequence_whose_endpoint_refuses_is_not_sent_elsewhere(tmp_path: Path)
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
             at = await place(it, engines, step(7, start=True))
-            heard = [len(engine.heard) for engine in engines]
+            received = [len(engine.heard) for engine in engines]
             engines[at].stop()
             lost = await it.ask(step(7))
             assert (lost.status, lost.reason) == (503, "sequence_lost")
-            assert [len(engine.heard) for engine in engines] == heard
+            assert [len(engine.heard) for engine in engines] == received
 
     run(scene())
 

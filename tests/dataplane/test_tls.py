@@ -33,7 +33,7 @@ def test_tls_on_the_listener(tmp_path: Path) -> None:
             client = await it.client(ssl=trusting)
             for size in (2, 3_000_000):
                 assert (await client.ask(post(body=bytes(size)))).status == 200
-            assert [len(heard.body) for heard in engine.heard] == [2, 3_000_000]
+            assert [len(received.body) for received in engine.heard] == [2, 3_000_000]
             assert engine.heard[0].value("x-forwarded-proto") == "https"
         engine.stop()
 

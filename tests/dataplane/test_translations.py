@@ -127,9 +127,9 @@ def test_clients_of_http_10(tmp_path: Path, stream: bool) -> None:
             body = asked(MESSAGES, stream=stream)
             await client.send(b"POST /v1/messages HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             status, headers = await client.head()
-            told = await client.reader.read()
+            reply = await client.reader.read()
             assert (status, headers.get("transfer-encoding")) == (200, None)
-            assert told.startswith(b"event: message_start\n" if stream else b"{")
+            assert reply.startswith(b"event: message_start\n" if stream else b"{")
         engine.stop()
 
     run(scene())
@@ -142,14 +142,14 @@ KEYED = (
 
 @pytest.mark.parametrize("routes", ["", KEYED], ids=["plain", "a rule asks for the key"])
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reply"),
     [
         (["x-api-key: k"], "Bearer k"),
         (["Authorization: Bearer a"], "Bearer a"),
         (["x-api-key: k", "Authorization: Bearer a"], "Bearer a"),
     ],
 )
-def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], told: str, routes: str) -> None:
+def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], reply: str, routes: str) -> None:
     """The engine gets one `authorization` field, and none of the client's own Anthropic fields."""
 
     async def scene() -> None:
@@ -157,12 +157,15 @@ def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], told:
         async with stage(text, tmp_path) as it:
             more = ["Accept-Encoding: gzip", "anthropic-version: 2023-06-01"]
             assert (await it.ask(post(MESSAGES, asked(MESSAGES, stream=False), *fields, *more))).status == 200
-            [heard] = engine.heard
-            assert heard.value("authorization") == told
+            [received] = engine.heard
+            assert received.value("authorization") == reply
             assert (
-                heard.value("x-api-key") is heard.value("accept-encoding") is heard.value("anthropic-version") is None
+                received.value("x-api-key")
+                is received.value("accept-encoding")
+                is received.value("anthropic-version")
+                is None
             )
-            names = [line.split(b":")[0].lower() for line in heard.head.split(b"\r\n")[1:] if line]
+            names = [line.split(b":")[0].lower() for line in received.head.split(b"\r\n")[1:] if line]
             assert len(names) == len(set(names))
         engine.stop()
 
@@ -238,7 +241,7 @@ def test_what_can_go_on(tmp_path: Path, more: dict[str, Any], goes: bool) -> Non
             _, headers = await client.head()
             _, is_whole = await rest(client, headers)
             assert is_whole == goes
-            later = [json.loads(heard.body) for engine in engines for heard in engine.heard if goes_on(heard)]
+            later = [json.loads(received.body) for engine in engines for received in engine.heard if goes_on(received)]
             assert len(later) == goes
             if "min_tokens" in more:
                 assert (later[0]["min_tokens"], later[0]["max_tokens"]) == (3, 7)
@@ -311,7 +314,7 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
     """A generation continues under the rules that it began with; the next one uses the new rules."""
     breaks = asyncio.Event()
 
-    async def wait(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await breaks.wait()
         writer.transport.abort()
@@ -347,7 +350,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
     sent = 0
     is_paused = asyncio.Event()
 
-    async def endless(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def endless(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         nonlocal sent
         writer.write(STREAM)
         for _ in range(total):
@@ -356,7 +359,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await writer.drain()
         writer.write(chunk(STOP + DONE) + LAST)
 
-    async def breaks(engine: Engine, heard: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def breaks(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await is_paused.wait()
         writer.transport.abort()
@@ -374,14 +377,14 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             connection.is_paused = True  # as the event loop sets it when the client's socket is full
             is_paused.set()
             await until(lambda: sent)
-            told = b""
+            reply = b""
             with contextlib.suppress(TimeoutError):
-                while len(told) < HELD:
-                    told += await asyncio.wait_for(client.reader.read(1 << 20), 0.3)
-            assert len(told) < HELD
+                while len(reply) < HELD:
+                    reply += await asyncio.wait_for(client.reader.read(1 << 20), 0.3)
+            assert len(reply) < HELD
             connection.resume_writing()
-            while not told.endswith(b"\r\n" + LAST):
-                told = told[-16:] + await client.reader.read(1 << 20)
+            while not reply.endswith(b"\r\n" + LAST):
+                reply = reply[-16:] + await client.reader.read(1 << 20)
             assert sent == total
         for engine in engines:
             engine.stop()

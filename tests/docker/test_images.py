@@ -107,8 +107,8 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
 
     def answers() -> bool:
         inputs = [{"name": name, "shape": [1, 2], "datatype": "INT32", "data": [1, 2]} for name in "ab"]
-        asked = plain_http.post(f"http://127.0.0.1:{gateway_port}/v2/models/adder/infer", json={"inputs": inputs})
-        return asked.status_code == 200 and asked.json()["outputs"][0]["data"] == [2, 4]
+        requested = plain_http.post(f"http://127.0.0.1:{gateway_port}/v2/models/adder/infer", json={"inputs": inputs})
+        return requested.status_code == 200 and requested.json()["outputs"][0]["data"] == [2, 4]
 
     eventually(answers)
     limits = f"http://127.0.0.1:{admin_port}/limits"

@@ -29,7 +29,7 @@ def rules(text: str = RULES) -> RulesSpec:
 
 
 def line(id: str, model: str = "m", **more: Any) -> str:
-    told = {
+    reply = {
         "time": 1.0,
         "id": id,
         "route": more.pop("route", "rest"),
@@ -47,7 +47,7 @@ def line(id: str, model: str = "m", **more: Any) -> str:
         "seconds": 0.1,
         "facts": {"header": {}, "body": False} | more,
     }
-    return json.dumps(told) + "\n"
+    return json.dumps(reply) + "\n"
 
 
 def report(candidate: RulesSpec, lines: list[str], against: RulesSpec | None = None) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def report(candidate: RulesSpec, lines: list[str], against: RulesSpec | None = N
 def test_changes_are_counted_with_examples() -> None:
     """Changes are counted by route, engine and arm, and requests without a route; a request with two changes counts
     once."""
-    told = report(
+    reply = report(
         rules(RULES.replace("x-tier: gold", "x-tier: platinum").replace("model: m}", "model: other}")),
         [
             *(line(f"g{n}", header={"x-tier": "gold"}, route="gold", engine="big") for n in range(7)),
@@ -68,8 +68,8 @@ def test_changes_are_counted_with_examples() -> None:
             line("o", "other", route=None, engine=None),
         ],
     )
-    assert (told["facts"], told["changed"], told["unchanged"], told["without_route"]) == (9, 9, 0, 8)
-    first, *_ = told["changes"]["route"]
+    assert (reply["facts"], reply["changed"], reply["unchanged"], reply["without_route"]) == (9, 9, 0, 8)
+    first, *_ = reply["changes"]["route"]
     assert (first["from"], first["to"], first["count"], len(first["examples"])) == ("gold", "none", 7, 5)
     assert first["examples"][0] == {
         "id": "g0",
@@ -79,19 +79,19 @@ def test_changes_are_counted_with_examples() -> None:
         "header": {"x-tier": "gold"},
         "session": None,
     }
-    assert {(each["from"], each["to"]) for each in told["changes"]["engine"]} == {
+    assert {(each["from"], each["to"]) for each in reply["changes"]["engine"]} == {
         ("big", "none"),
         ("small", "none"),
         ("none", "small"),
     }
-    assert told["decide_p50"] <= told["decide_p99"]
+    assert reply["decide_p50"] <= reply["decide_p99"]
 
 
 def test_a_session_keeps_its_arm_and_chance_is_no_change() -> None:
     """Sessions keep their assignment; for requests without one, another random draw is not a change."""
     sessions = [line(f"s{n}", "s", session=f"user-{n}") for n in range(50)]
-    told = report(rules(), sessions, against=rules())
-    assert (told["changed"], told["unchanged"]) == (0, 50)
+    reply = report(rules(), sessions, against=rules())
+    assert (reply["changed"], reply["unchanged"]) == (0, 50)
     more = report(
         rules(RULES.replace("name: new, engine: big, weight: 1", "name: new, engine: big, weight: 9")),
         sessions,
@@ -109,10 +109,10 @@ def test_a_session_keeps_its_arm_and_chance_is_no_change() -> None:
 def test_what_was_not_recorded_is_unknown() -> None:
     """Where rules need a body or a parameter that was not recorded, the request's result is unknown."""
     asks = rules(RULES.replace("match: {model: m}", "match: {parameter: {lora: mine}}"))
-    told = report(asks, [line("a"), line("b", body=True, parameter={}, input=[], has_image=False, left_out=["lora"])])
-    assert (told["unknown"], told["changed"]) == (2, 0)
-    told = report(asks, [line("c", body=True, parameter={"lora": "mine"}, input=[], has_image=False, left_out=["x"])])
-    assert (told["unknown"], told["unchanged"]) == (0, 1)
+    reply = report(asks, [line("a"), line("b", body=True, parameter={}, input=[], has_image=False, left_out=["lora"])])
+    assert (reply["unknown"], reply["changed"]) == (2, 0)
+    reply = report(asks, [line("c", body=True, parameter={"lora": "mine"}, input=[], has_image=False, left_out=["x"])])
+    assert (reply["unknown"], reply["unchanged"]) == (0, 1)
     replay = Replay(rules(RULES.replace("x-tier", "x-other")))
     assert replay.unrecorded(HEADER) == ["x-other"]
 

@@ -72,7 +72,7 @@ class Chat:
         self.usages: list[dict[str, Any]] = []
 
     def say(self, turn: int) -> None:
-        asked = {
+        requested = {
             "model": MODEL,
             "messages": [{"role": "user", "content": f"Tell me about day {turn} of the fox."}],
             "seed": 100 + turn,
@@ -82,12 +82,12 @@ class Chat:
         url = self.gateways[turn % len(self.gateways)].http_url
         # A connection per request, so that any worker may accept it.
         reply = plain_http.post(
-            f"{url}/v1/chat/completions", json=asked, headers={"x-session-id": self.name}, timeout=60
+            f"{url}/v1/chat/completions", json=requested, headers={"x-session-id": self.name}, timeout=60
         )
         assert reply.status_code == 200, reply.text
-        told = reply.json()
-        self.texts.append(told["choices"][0]["message"]["content"])
-        self.usages.append(told["usage"])
+        report = reply.json()
+        self.texts.append(report["choices"][0]["message"]["content"])
+        self.usages.append(report["usage"])
 
 
 def prefilled(engine: LLMProcess) -> float:
@@ -112,11 +112,11 @@ def test_a_chat_goes_on_where_another_engine_died(
 
     # Everything computed before is stored, except a block that is not full. When the text is tokenized again, the last
     # generated token may differ, and its block with it.
-    told, before = chat.usages[KILLED_BEFORE], chat.usages[KILLED_BEFORE - 1]
-    cached = told["prompt_tokens_details"]["cached_tokens"]
+    reply, before = chat.usages[KILLED_BEFORE], chat.usages[KILLED_BEFORE - 1]
+    cached = reply["prompt_tokens_details"]["cached_tokens"]
     assert cached >= before["total_tokens"] - 2 * BLOCK_TOKENS
-    assert cached > told["prompt_tokens"] / 2
-    eventually(lambda: prefilled(other) == told["prompt_tokens"] - cached)
+    assert cached > reply["prompt_tokens"] / 2
+    eventually(lambda: prefilled(other) == reply["prompt_tokens"] - cached)
 
     for turn in range(KILLED_BEFORE + 1, TURNS):
         chat.say(turn)

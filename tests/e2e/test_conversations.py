@@ -115,8 +115,8 @@ class Asking:
         return plain_http.post(url, json=body, headers=self.headers | headers, timeout=TIMEOUT, trust_env=False)
 
     def chat(self, *messages: Any, model: str = "chat", **more: Any) -> httpx.Response:
-        told = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
-        return self.post("/v1/chat/completions", {"model": model, "messages": told, "max_tokens": 2, **more})
+        reply = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
+        return self.post("/v1/chat/completions", {"model": model, "messages": reply, "max_tokens": 2, **more})
 
 
 def told(engine: CannedLLM) -> list[tuple[str, Any]]:
@@ -197,16 +197,16 @@ def by_responses_stream(gateway: GatewayProcess, text: str, model: str) -> str:
 def by_messages(gateway: GatewayProcess, text: str, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
     reply = Asking(gateway).post("/v1/messages", body)
-    told: str = reply.json()["content"][0]["text"]
-    return told
+    report: str = reply.json()["content"][0]["text"]
+    return report
 
 
 def by_generate(gateway: GatewayProcess, text: str, model: str) -> str:
     body = {"text_input": text, "parameters": {"max_tokens": 2, "session_id": "s1"}}
     reply = plain_http.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
     assert reply.status_code == 200, reply.text
-    told: str = reply.json()["text_output"]
-    return told
+    report: str = reply.json()["text_output"]
+    return report
 
 
 def by_generate_stream(gateway: GatewayProcess, text: str, model: str) -> str:
@@ -222,8 +222,8 @@ def by_infer(gateway: GatewayProcess, text: str, model: str) -> str:
     ]
     reply = Asking(gateway).post(f"/v2/models/{model}/infer", {"inputs": inputs})
     assert reply.status_code == 200, reply.text
-    told: str = reply.json()["outputs"][0]["data"][0]
-    return told
+    report: str = reply.json()["outputs"][0]["data"][0]
+    return report
 
 
 def given(text: str, parameters: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -236,8 +236,8 @@ def by_model_infer(gateway: GatewayProcess, text: str, model: str) -> str:
     inputs, parameters = given(text, {"session_id": "s1"})
     with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
         result = client.infer(model, inputs, parameters=parameters, client_timeout=TIMEOUT)
-    told: str = result.as_numpy("text_output")[0].decode()
-    return told
+    reply: str = result.as_numpy("text_output")[0].decode()
+    return reply
 
 
 def by_model_stream_infer(gateway: GatewayProcess, text: str, model: str) -> str:
@@ -290,8 +290,8 @@ def test_sessions_side_by_side_on_one_stream(gateway: GatewayProcess, engine: Ca
             client.async_stream_infer("chat", inputs, parameters=parameters)
         client.stop_stream()
     assert came.qsize() == 8  # two tokens each
-    asked = [[turn["content"] for turn in each["body"]["messages"]] for each in engine.seen()]
-    assert asked == [["a"], ["b"], ["a", "one two", "c"], ["b", "one two", "d"]]
+    requests = [[turn["content"] for turn in each["body"]["messages"]] for each in engine.seen()]
+    assert requests == [["a"], ["b"], ["a", "one two", "c"], ["b", "one two", "d"]]
 
 
 def test_compressed_bodies_are_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
@@ -338,8 +338,8 @@ def test_a_v2_client_at_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLL
     """A V2 client at a V2 engine has a conversation too; a parameter or a header names the session."""
     assert by_generate(gateway, "a", "v2") == " one two"
     assert by_infer(gateway, "b", "v2") == " one two"
-    told = "user: a\nassistant:  one two\nuser: b\nassistant: "
-    assert v2_engine.seen()[-1]["body"]["text_input"] == told
+    reply = "user: a\nassistant:  one two\nuser: b\nassistant: "
+    assert v2_engine.seen()[-1]["body"]["text_input"] == reply
 
 
 def test_a_text_goes_on(gateway: GatewayProcess, engine: CannedLLM) -> None:
@@ -367,12 +367,12 @@ CLOCK = {
 def test_a_tools_result_finds_its_call(gateway: GatewayProcess, engine: CannedLLM, stream: bool) -> None:
     """A tool call is stored with its id; the client sends only the tool's result."""
     with of_openai(gateway) as client:
-        asked: Any = {"model": "chat", "messages": [{"role": "user", "content": "the clock?"}], "tools": [CLOCK]}
+        requested: Any = {"model": "chat", "messages": [{"role": "user", "content": "the clock?"}], "tools": [CLOCK]}
         if stream:
-            chunks = list(client.chat.completions.create(**asked, stream=True))
+            chunks = list(client.chat.completions.create(**requested, stream=True))
             id = next(chunk.choices[0].delta.tool_calls[0].id for chunk in chunks if chunk.choices[0].delta.tool_calls)
         else:
-            id = client.chat.completions.create(**asked).choices[0].message.tool_calls[0].id
+            id = client.chat.completions.create(**requested).choices[0].message.tool_calls[0].id
         result: Any = {"role": "tool", "tool_call_id": id, "content": "noon"}
         client.chat.completions.create(model="chat", messages=[result], max_tokens=2)
     question, call, answered = engine.seen()[-1]["body"]["messages"]
@@ -624,9 +624,13 @@ def test_operators_read_and_delete(gateway: GatewayProcess, engine: CannedLLM) -
     }
     where = f"{admin}/a%2Fb%20c"
     assert plain_http.get(where).status_code == 404
-    told = plain_http.get(where, params={"tenant": "acme"}).json()
-    assert (told["session"], told["tokens"], told["system"]) == ("a/b c", 3, [{"role": "system", "content": "be kind"}])
-    question, answered = told["turns"]
+    reply = plain_http.get(where, params={"tenant": "acme"}).json()
+    assert (reply["session"], reply["tokens"], reply["system"]) == (
+        "a/b c",
+        3,
+        [{"role": "system", "content": "be kind"}],
+    )
+    question, answered = reply["turns"]
     assert (question["content"], question["role"], question["tokens"]) == ("a", "user", 1)
     assert (answered["content"], answered["engine"], answered["tokens"]) == ("one two", "openai", 2)
     assert "estimated" not in answered

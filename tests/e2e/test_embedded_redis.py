@@ -110,8 +110,8 @@ def test_without_a_program_the_gateway_serves_and_says_so(tmp_path: Path) -> Non
         eventually(lambda: (tmp_path / "ready.json").exists())
     finally:
         gateway.send_signal(signal.SIGTERM)
-        _, told = gateway.communicate(timeout=20)
+        _, reply = gateway.communicate(timeout=20)
     assert gateway.returncode == 0
-    (line,) = [line for line in told.splitlines() if "redis-server" in line]
+    (line,) = [line for line in reply.splitlines() if "redis-server" in line]
     assert "serving without Redis" in line and "brew install redis" in line
-    assert "Traceback" not in told
+    assert "Traceback" not in reply

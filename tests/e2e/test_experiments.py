@@ -117,11 +117,11 @@ def test_parameters_choose_an_arm_by_real_clients(engines: dict[str, CannedEngin
             client.infer("m", [tensor], parameters={"arm": "x=new", "key": KEY})
         with pytest.raises(InferenceServerException, match="is not one that may choose arms"):
             client.infer("m", [tensor], parameters={"arm": "x=new", "key": "wrong"})
-        said: queue.Queue[Any] = queue.Queue()
-        client.start_stream(lambda result, error: said.put(error))
+        text: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: text.put(error))
         for key in (KEY, "wrong", KEY):
             client.async_stream_infer("m", [tensor], parameters={"arm": "x=new", "key": key})
-        errors = [said.get(timeout=20) for _ in range(3)]
+        errors = [text.get(timeout=20) for _ in range(3)]
         client.stop_stream()
     assert sorted(error is None for error in errors) == [False, True, True]
     assert counted(gateway, "forced") == Counter({"new": 6})
@@ -179,8 +179,8 @@ def test_a_ramp_that_begins_again_begins_at_its_first_step(engines: dict[str, Ca
             return float(next(arm["share"] for arm in plain_http.get(at).json()["arms"] if arm["name"] == "new"))
 
         def at_new() -> int:
-            asked = [send(gateway.http_port, "POST", INFER, b"{}", {"x-session-id": f"s{n}"}) for n in range(60)]
-            return Counter(reply.headers["x-pointsman-arm"] for reply in asked)["new"]
+            requests = [send(gateway.http_port, "POST", INFER, b"{}", {"x-session-id": f"s{n}"}) for n in range(60)]
+            return Counter(reply.headers["x-pointsman-arm"] for reply in requests)["new"]
 
         assert plain_http.post(f"{at}/start", json={"step": 2}).status_code == 200
         eventually(lambda: share_of_new() == 0.6)

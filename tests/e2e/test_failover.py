@@ -35,20 +35,20 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[tuple[
     done = threading.Semaphore(0)
 
     def ask_many(number: int) -> list[tuple[int, str]]:
-        told = []
+        reply = []
         with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
             for _ in range(REQUESTS_EACH):
                 answer = client.post("/v2/models/m/infer", content=b'{"inputs": []}', headers={"x-sleep": "0.002"})
-                told.append((answer.status_code, answer.json().get("served_by") or answer.json()["error"]))
+                reply.append((answer.status_code, answer.json().get("served_by") or answer.json()["error"]))
                 done.release()
-        return told
+        return reply
 
     with ThreadPoolExecutor(NUM_CLIENTS) as clients:
         asking = [clients.submit(ask_many, number) for number in range(NUM_CLIENTS)]
         for _ in range(NUM_CLIENTS * REQUESTS_EACH // 4):
             done.acquire()
         after_some()
-        return [told for client in asking for told in client.result()]
+        return [reply for client in asking for reply in client.result()]
 
 
 def test_no_request_that_may_run_twice_is_lost(
@@ -56,9 +56,9 @@ def test_no_request_that_may_run_twice_is_lost(
 ) -> None:
     """Where the rules allow an inference to run twice, killing one of two engines under load fails no request."""
     gateway = start_gateway(rules(engines, "infer"))
-    told = load(gateway, engines[0].kill)
-    assert Counter(status for status, _ in told) == {200: NUM_CLIENTS * REQUESTS_EACH}
-    assert told[-1] == (200, "b")
+    reply = load(gateway, engines[0].kill)
+    assert Counter(status for status, _ in reply) == {200: NUM_CLIENTS * REQUESTS_EACH}
+    assert reply[-1] == (200, "b")
 
 
 def test_by_default_only_what_had_reached_the_engine_is_lost(
@@ -67,8 +67,8 @@ def test_by_default_only_what_had_reached_the_engine_is_lost(
     """By default an inference is not sent twice: only requests in flight at the killed engine fail, with the reason,
     and no later request does."""
     gateway = start_gateway(rules(engines, "safe"))
-    told = load(gateway, engines[0].kill)
-    lost = [text for status, text in told if status != 200]
+    reply = load(gateway, engines[0].kill)
+    lost = [text for status, text in reply if status != 200]
     assert len(lost) <= NUM_CLIENTS
     assert all("the engine closed the connection before it answered" in text for text in lost)
 

@@ -40,9 +40,9 @@ class Answers(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda message, context: self.answer(message).SerializeToString())
 
     def answer(self, message: bytes) -> service_pb2.ModelInferResponse:
-        asked = service_pb2.ModelInferRequest.FromString(message)
-        time.sleep(asked.parameters["sleep"].double_param)
-        return service_pb2.ModelInferResponse(model_name=asked.model_name, model_version=self.name, id=asked.id)
+        requested = service_pb2.ModelInferRequest.FromString(message)
+        time.sleep(requested.parameters["sleep"].double_param)
+        return service_pb2.ModelInferResponse(model_name=requested.model_name, model_version=self.name, id=requested.id)
 
     def stream(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         for message in messages:
@@ -95,25 +95,25 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[str]:
     done = threading.Semaphore(0)
 
     def ask_many() -> list[str]:
-        told = []
+        reply = []
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(gateway.grpc_url, options) as channel:
             ask = channel.unary_unary(UNARY)
             for number in range(CALLS_EACH):
                 try:
                     answer = service_pb2.ModelInferResponse.FromString(ask(request(number), timeout=20))
-                    told.append(answer.model_version if answer.id == str(number) else "somebody else's")
+                    reply.append(answer.model_version if answer.id == str(number) else "somebody else's")
                 except grpc.RpcError as error:
-                    told.append(f"{error.code().name}: {error.details()}")
+                    reply.append(f"{error.code().name}: {error.details()}")
                 done.release()
-        return told
+        return reply
 
     with ThreadPoolExecutor(NUM_CLIENTS) as clients:
         asking = [clients.submit(ask_many) for _ in range(NUM_CLIENTS)]
         for _ in range(NUM_CLIENTS * CALLS_EACH // 4):
             done.acquire()
         after_some()
-        return [told for client in asking for told in client.result()]
+        return [reply for client in asking for reply in client.result()]
 
 
 def in_flight(gateway: GatewayProcess) -> float:
@@ -128,11 +128,11 @@ def test_an_engine_that_is_killed(
     """Where inferences may run twice no call fails; otherwise only calls in flight at the killed engine do."""
     with EngineProcess("a") as killed:
         gateway = start_gateway(rules([killed.url, survivor.url], idempotent))
-        told = load(gateway, killed.kill)
-    failed = [text for text in told if text not in ("a", "b")]
+        reply = load(gateway, killed.kill)
+    failed = [text for text in reply if text not in ("a", "b")]
     assert len(failed) <= (0 if idempotent == "infer" else NUM_CLIENTS), failed
     assert all(text.startswith("UNAVAILABLE: the engine broke the call off") for text in failed)
-    assert {"a", "b"} <= set(told) and told[-1] == "b"
+    assert {"a", "b"} <= set(reply) and reply[-1] == "b"
     eventually(lambda: in_flight(gateway) == 0)
 
 
@@ -145,8 +145,8 @@ def test_rules_that_change_under_load(start_gateway: Callable[..., GatewayProces
             gateway.rules_path.write_text(rules([survivor.url]))
             gateway.process.send_signal(1)
 
-        told = load(gateway, change)
-    assert Counter(told).keys() == {"a", "b"} and told[-1] == "b"
+        reply = load(gateway, change)
+    assert Counter(reply).keys() == {"a", "b"} and reply[-1] == "b"
     eventually(lambda: in_flight(gateway) == 0)
 
 
@@ -171,7 +171,7 @@ def test_a_stream_goes_on_while_the_gateway_stops(
         assert service_pb2.ModelInferResponse.FromString(slow.result()).id == "3"
         go_on.set()
         second = service_pb2.ModelStreamInferResponse.FromString(next(call))
-        assert [told.infer_response.id for told in (first, second)] == ["1", "2"]
+        assert [reply.infer_response.id for reply in (first, second)] == ["1", "2"]
         assert next(call, None) is None and call.code() is grpc.StatusCode.OK
         eventually(lambda: gateway.process.poll() is not None)
         with pytest.raises(grpc.RpcError) as refused:

@@ -41,22 +41,22 @@ def test_a_host_that_stops_hands_its_sessions_over(
     under_way = threading.Semaphore(0)
 
     def ask_many(number: int) -> Counter[str]:
-        told: Counter[str] = Counter()
+        report: Counter[str] = Counter()
         with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
             for turn in range(REQUESTS_EACH):
                 headers = {"x-session-id": f"{number}-{turn % SESSIONS_EACH}"}
                 reply = client.post("/v2/models/adder/infer", content=BODY, headers=headers)
-                told["ok" if reply.status_code == 200 else reply.text] += 1
+                report["ok" if reply.status_code == 200 else reply.text] += 1
                 under_way.release()
-        return told
+        return report
 
     with ThreadPoolExecutor(NUM_CLIENTS) as clients:
         asking = [clients.submit(ask_many, number) for number in range(NUM_CLIENTS)]
         for _ in range(NUM_CLIENTS * REQUESTS_EACH // 3):
             under_way.acquire()
         hosts[0].process.terminate()
-        told = sum((client.result() for client in asking), Counter())
-    assert told == {"ok": NUM_CLIENTS * REQUESTS_EACH}
+        report = sum((client.result() for client in asking), Counter())
+    assert report == {"ok": NUM_CLIENTS * REQUESTS_EACH}
     endpoints = plain_http.get(f"{gateway.admin_url}/engines").json()["engines"][0]["endpoints"]
     moved = {endpoint["url"]: endpoint["sessions_moved"] for endpoint in endpoints}
     assert moved[hosts[0].http_url] > 0

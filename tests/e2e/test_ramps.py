@@ -155,8 +155,8 @@ def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[Canne
 
 def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> str:
     """The output of `pointsman experiments`."""
-    asked = [sys.executable, "-m", "gateway", "experiments", *arguments, "--admin", gateway.admin_url]
-    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    requests = [sys.executable, "-m", "gateway", "experiments", *arguments, "--admin", gateway.admin_url]
+    done = subprocess.run(requests, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == int(refused), done.stderr
     return done.stderr if refused else done.stdout
 

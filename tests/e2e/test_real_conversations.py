@@ -90,8 +90,8 @@ def by_generate(gateway: GatewayProcess, model: str, session: str, question: str
     body = {"text_input": question, "parameters": options}
     reply = plain_http.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
     assert reply.status_code == 200, reply.text
-    told: str = reply.json()["text_output"]
-    return told
+    report: str = reply.json()["text_output"]
+    return report
 
 
 def given(session: str, question: str) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def given(session: str, question: str) -> dict[str, Any]:
 
 
 def text_of(result: Any) -> str:
-    told: str = result.as_numpy("text_output").reshape(-1)[0].decode()
-    return told
+    reply: str = result.as_numpy("text_output").reshape(-1)[0].decode()
+    return reply
 
 
 def by_grpc(gateway: GatewayProcess, model: str, session: str, question: str) -> str:

@@ -97,8 +97,8 @@ def test_facts_are_recorded_and_no_bodies(start_gateway: StartGateway, engine: C
     assert (by_route["split"]["session"], by_route["split"]["experiment"]) == ("alice", "move")
     assert (by_route[None]["status"], by_route[None]["reason"]) == (404, "no_route")
     assert all(each["seconds"] > 0 for each in decisions)
-    (asked,) = [each for each in decisions if each["operation"] != "infer"]
-    assert (asked["operation"], asked["route"]) == ("metadata", "rest")
+    (requested,) = [each for each in decisions if each["operation"] != "infer"]
+    assert (requested["operation"], requested["route"]) == ("metadata", "rest")
     text = json.dumps([first, *decisions])
     for secret in ("secret text", "secret note", "key-1234", "unasked"):
         assert secret not in text
@@ -125,15 +125,15 @@ def test_a_candidate_is_tried_on_what_was_recorded(
 
     candidate = rules(engine, premium="platinum").replace("{name: old, engine: small, weight: 1}", "")
     candidate = candidate.replace("[, ", "[").replace("model: m}", "model: other}")
-    told = call(gateway, "POST", "/rules/replay", recording="r", files={"rules.yaml": candidate})
-    (moved, lost) = sorted(told["changes"]["route"], key=lambda change: change["from"])[:2]
+    reply = call(gateway, "POST", "/rules/replay", recording="r", files={"rules.yaml": candidate})
+    (moved, lost) = sorted(reply["changes"]["route"], key=lambda change: change["from"])[:2]
     assert (moved["from"], moved["to"], moved["count"]) == ("premium", "none", 3)
     assert (lost["from"], lost["to"], lost["count"]) == ("rest", "none", 1)
     assert moved["examples"][0]["header"] == {"x-tier": "gold", "x-api-key": "***"}
-    assert told["without_route"] == 4
-    arms = sum(change["count"] for change in told["changes"]["arm"])
-    assert told["changed"] == 4 + arms
-    assert told["decide_p50"] > 0
+    assert reply["without_route"] == 4
+    arms = sum(change["count"] for change in reply["changes"]["arm"])
+    assert reply["changed"] == 4 + arms
+    assert reply["decide_p50"] > 0
 
     recording, current, other = (tmp_path / name for name in ("r.jsonl", "current.yaml", "candidate.yaml"))
     recording.write_bytes(CLIENT.get(gateway.admin_url + "/recordings/r/file").content)
@@ -156,8 +156,8 @@ def test_recordings_end_and_are_deleted(start_gateway: StartGateway, engine: Can
     infer(gateway)
     eventually(lambda: call(gateway, "GET", "/recordings/a")["facts"] == 1)
     assert call(gateway, "DELETE", "/recordings/a")["deleted"] is False
-    (told,) = call(gateway, "GET", "/recordings")["recordings"]
-    assert (told["name"], told["facts"], told["ended"]) == ("a", 1, "stopped")
+    (reply,) = call(gateway, "GET", "/recordings")["recordings"]
+    assert (reply["name"], reply["facts"], reply["ended"]) == ("a", 1, "stopped")
     infer(gateway)
     assert call(gateway, "DELETE", "/recordings/a")["deleted"] is True
     assert call(gateway, "GET", "/recordings")["recordings"] == []
@@ -175,9 +175,9 @@ def test_the_live_tail_tells_decisions(start_gateway: StartGateway, engine: Cann
         lines = stream.iter_lines()
         next(line for line in lines if line.startswith("event: fleet"))
         infer(gateway, "s", x_session_id="alice")
-        told = _decision(lines)
-        assert (told["route"], told["session"], told["status"]) == ("split", "alice", 200)
-        assert told["facts"]["body"] is False
+        reply = _decision(lines)
+        assert (reply["route"], reply["session"], reply["status"]) == ("split", "alice", 200)
+        assert reply["facts"]["body"] is False
         (worker,) = [
             child for child in psutil.Process(gateway.process.pid).children() if "gateway.worker" in child.cmdline()
         ]
@@ -229,8 +229,8 @@ def test_grpc_calls_and_chats_are_recorded_alike(
             answer = CLIENT.post(path, json=body, headers={"x-way": way, "x-request-id": way})
             assert answer.status_code == 200, answer.text
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        said = {"role": "user", "content": [{"type": "text", "text": "a secret text"}, image]}
-        chat = {"model": "chat", "messages": [said], "temperature": 0.5, "user": "a secret name"}
+        text = {"role": "user", "content": [{"type": "text", "text": "a secret text"}, image]}
+        chat = {"model": "chat", "messages": [text], "temperature": 0.5, "user": "a secret name"}
         CLIENT.post(gateway.http_url + "/v1/chat/completions", json=chat, headers={"x-request-id": "chat"})
 
     _, *decisions, _ = record(gateway, 4, send)

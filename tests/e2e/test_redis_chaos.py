@@ -85,18 +85,18 @@ class Stage:
     def under_load(self) -> Iterator[None]:
         """Clients that send requests until the block ends; every request must have been answered."""
         is_over = threading.Event()
-        told: list[int | str] = []
-        clients = [threading.Thread(target=self._keep_asking, args=(n, is_over, told)) for n in range(NUM_CLIENTS)]
+        reply: list[int | str] = []
+        clients = [threading.Thread(target=self._keep_asking, args=(n, is_over, reply)) for n in range(NUM_CLIENTS)]
         for client in clients:
             client.start()
         try:
             yield
-            eventually(lambda: len(told) > 50)
+            eventually(lambda: len(reply) > 50)
         finally:
             is_over.set()
             for client in clients:
                 client.join(30)
-        assert set(told) == {200}
+        assert set(reply) == {200}
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +106,7 @@ class Stage:
         log = self.gateway.log()
         assert log.count("is left alone for a while") <= 12, log  # at most one line per process and fault
 
-    def _keep_asking(self, number: int, is_over: threading.Event, told: list[int | str]) -> None:
+    def _keep_asking(self, number: int, is_over: threading.Event, reply: list[int | str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
         while not is_over.is_set():
             for session in SESSIONS[number::NUM_CLIENTS]:
@@ -114,9 +114,9 @@ class Stage:
                     connection.request("POST", "/v2/models/m/infer", b"{}", {"x-session-id": session})
                     answer = connection.getresponse()
                     answer.read()
-                    told.append(answer.status)
+                    reply.append(answer.status)
                 except OSError as error:
-                    told.append(repr(error))
+                    reply.append(repr(error))
         connection.close()
 
     def _ask(self, session: str) -> str:

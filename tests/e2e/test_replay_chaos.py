@@ -38,10 +38,10 @@ class Scene:
         self.is_over = False
 
     def _script(self, sums: Sums) -> Any:
-        async def play(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+        async def play(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
             fate = self.chance.random()
             if fate > 0.01:
-                await sums.by_rest(engine, heard, reader, writer)
+                await sums.by_rest(engine, received, reader, writer)
             if fate < 0.02:  # before or after it has read the input
                 writer.transport.abort()
 
@@ -75,8 +75,8 @@ class Scene:
             while not self.is_over:
                 await asyncio.sleep(0.2)
                 path = f"/engines/it/endpoints/{self.chance.choice(['drain', 'undrain', 'undrain'])}"
-                told = {"url": self.chance.choice(self.engines).url, "by": "the test"}
-                await client.post(self.chance.choice(gateways).admin_url + path, json=told)
+                reply = {"url": self.chance.choice(self.engines).url, "by": "the test"}
+                await client.post(self.chance.choice(gateways).admin_url + path, json=reply)
 
     async def pauses(self, redis: RedisServer) -> None:
         while not self.is_over:

@@ -150,8 +150,8 @@ def test_an_endpoint_that_goes_is_news(
 
     def condition(gateway: GatewayProcess) -> str:
         (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
-        told: str = engine["endpoints"][0]["condition"]
-        return told
+        reply: str = engine["endpoints"][0]["condition"]
+        return reply
 
     eventually(lambda: condition(often) == "down")
     eventually(lambda: condition(seldom) == "down")

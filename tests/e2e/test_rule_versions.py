@@ -63,14 +63,14 @@ def test_activated_compared_refused_and_rolled_back(start_gateway: StartGateway,
     """When the call returns, an activation is in force in all workers. Rules with a mistake change nothing, and the
     error names the line. One call rolls an activation back. The file on disk does not change."""
     gateway = start_gateway(rules(engines, "one"), workers=2)
-    told = post(gateway, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="faster")
+    reply = post(gateway, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="faster")
     assert served_by(gateway) == {"other"}
-    assert (told["version"]["number"], told["version"]["author"], told["version"]["reason"]) == (
+    assert (reply["version"]["number"], reply["version"]["author"], reply["version"]["reason"]) == (
         2,
         "anonymous",
         "faster",
     )
-    assert (told["shared"], told["version"]["exported"]) == (False, False)
+    assert (reply["shared"], reply["version"]["exported"]) == (False, False)
 
     bad = rules(engines, "third").replace("engine: it", "engine: its")
     refused = post(gateway, "/rules/activate", 422, files={"rules.yaml": bad})
@@ -134,8 +134,8 @@ def test_gateways_of_one_redis_activate_together(
     gateway with other files reports the difference. A file that changes everywhere supersedes them."""
     one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
     different = start_gateway(rules(engines, "third"), redis=redis.url)
-    told = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="for all")
-    assert told["shared"] is True
+    reply = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")}, reason="for all")
+    assert reply["shared"] is True
     eventually(lambda: served_by(other) == {"other"})
     assert get(other, "/rules/versions")["versions"][0]["reason"] == "for all"
     eventually(lambda: any("based on other rule files" in line for line in get(different, "/rules")["problems"]))
@@ -166,8 +166,8 @@ def test_what_was_activated_without_redis_is_told_when_it_is_back(
     when Redis is back."""
     one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
     redis.kill()
-    told = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")})
-    assert (told["shared"], served_by(one), served_by(other)) == (False, {"other"}, {"one"})
+    reply = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")})
+    assert (reply["shared"], served_by(one), served_by(other)) == (False, {"other"}, {"one"})
     redis.start()
     eventually(lambda: served_by(other) == {"other"})
     eventually(lambda: get(one, "/rules/versions")["shared"])

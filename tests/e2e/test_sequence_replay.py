@@ -88,8 +88,8 @@ def place(redis: RedisServer, sequence: int) -> str | None:
 def moved(gateway: GatewayProcess, reason: str) -> float:
     """How many sequences have moved to another endpoint."""
     lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
-    told = [line for line in lines if line.startswith("pointsman_sequences_moved_total") and f'"{reason}"' in line]
-    return sum(float(line.split()[-1]) for line in told)
+    reply = [line for line in lines if line.startswith("pointsman_sequences_moved_total") and f'"{reason}"' in line]
+    return sum(float(line.split()[-1]) for line in reply)
 
 
 async def begin_at(clients: Clients, redis: RedisServer, url: str, first: int) -> int:
@@ -169,11 +169,11 @@ def test_sequences_outlive_their_triton(
         clients = Clients(gateway)
         long, blind = await too_long(clients), await without_redis(clients)
         halves: list[int] = []
-        asked = [asyncio.ensure_future(one(clients, number, halves)) for number in range(1, NUM_SEQUENCES + 1)]
+        requests = [asyncio.ensure_future(one(clients, number, halves)) for number in range(1, NUM_SEQUENCES + 1)]
         await half.wait()
         assert url in [place(redis, number) for number in range(1, NUM_SEQUENCES + 1)]
         await asyncio.to_thread(tritons[0].kill)
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requests)
         assert await clients.step(random.Random(2), 1, sequence_id=blind, sequence_end=True) == 3
         with pytest.raises(InferenceServerException) as raised:
             await clients.step(random.Random(1), 1, sequence_id=long)

@@ -72,10 +72,10 @@ def value(library: Any, number: int) -> Any:
 async def answer(clients: Clients, chance: random.Random, number: int, **step: Any) -> int:
     """The result of a sequence's step, over a random connection."""
     if chance.random() < 0.5:
-        asked = await chance.choice(clients.http).infer("accumulator", [value(over_http, number)], **step)
+        requested = await chance.choice(clients.http).infer("accumulator", [value(over_http, number)], **step)
     else:
-        asked = await chance.choice(clients.grpc).infer("accumulator", [value(over_grpc, number)], **step)
-    return int(asked.as_numpy("total").item())
+        requested = await chance.choice(clients.grpc).infer("accumulator", [value(over_grpc, number)], **step)
+    return int(requested.as_numpy("total").item())
 
 
 def test_a_thousand_sequences(gateways: list[GatewayProcess], tritons: list[TritonProcess]) -> None:
@@ -131,13 +131,13 @@ def test_sequences_that_share_streams(gateways: list[GatewayProcess]) -> None:
             for step in steps:
                 yield step
 
-        told = []
+        reply = []
         async for result, error in client.stream_infer(requests()):
             assert error is None, error
-            told.append(int(result.as_numpy("total").item()))
-            if len(told) == len(steps):
+            reply.append(int(result.as_numpy("total").item()))
+            if len(reply) == len(steps):
                 break
-        assert told == totals
+        assert reply == totals
 
     async def scene() -> None:
         clients = Clients(gateways)

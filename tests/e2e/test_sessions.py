@@ -74,8 +74,8 @@ def test_an_operator_finds_moves_and_forgets_a_session(
     """Moving and deleting a session by one gateway's admin API takes effect on every worker of both."""
     home = served_by(gateways[0], "chat/7")
     eventually(lambda: admin(gateways[1], "GET", "/sessions/chat/7").status_code == 200)
-    told = admin(gateways[1], "GET", "/sessions/chat/7").json()
-    assert (told["session"], told["requests"], told["places"]) == ("chat/7", 1, {})
+    reply = admin(gateways[1], "GET", "/sessions/chat/7").json()
+    assert (reply["session"], reply["requests"], reply["places"]) == ("chat/7", 1, {})
     other = next(name for name in engines if name != home)
     moved = admin(gateways[1], "POST", "/sessions/chat/7/move", engine="it", url=engines[other].url)
     assert (moved.status_code, moved.json()["places"]) == (200, {"it": engines[other].url})

@@ -39,8 +39,8 @@ LARGEST, MEAN, LARGEST_RELATIVE = 0.375, 0.25, 0.375 / 2.5
 def report(gateway: GatewayProcess, route: str = "r") -> dict[str, Any]:
     answer = plain_http.get(f"{gateway.admin_url}/shadows/{route}")
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    reply: dict[str, Any] = answer.json()
+    return reply
 
 
 def when_mirrored(gateway: GatewayProcess, number: int, route: str = "r") -> dict[str, Any]:
@@ -102,8 +102,8 @@ def ask_each_way(gateway: GatewayProcess) -> None:
         answer = module.InferenceServerClient(address).infer("scores", [given])
         assert answer.as_numpy("y").tolist() == X.tolist()
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": X.ravel().tolist()}]}
-    told = plain_http.post(f"{gateway.http_url}/v2/models/scores/infer", json=body)
-    assert told.json()["outputs"][0]["data"] == X.ravel().tolist()
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/scores/infer", json=body)
+    assert reply.json()["outputs"][0]["data"] == X.ravel().tolist()
 
 
 def check_the_difference(found: dict[str, Any]) -> None:
@@ -111,8 +111,8 @@ def check_the_difference(found: dict[str, Any]) -> None:
     assert (found["compared"], found["agreeing"], found["differing"], found["dropped"]) == (3, 0, 3, {})
     y = found["tensors"]["y"]
     for name, value in (("max_absolute", LARGEST), ("mean_absolute", MEAN), ("max_relative", LARGEST_RELATIVE)):
-        told = y[name]
-        assert {told["least"], told["mean"], told["most"], told["p50"], told["p99"]} == {value}, name
+        reply = y[name]
+        assert {reply["least"], reply["mean"], reply["most"], reply["p50"], reply["p99"]} == {value}, name
     assert y["argmax"]["least"] == y["top_k"]["least"] == 1.0
     assert (y["compared"], y["agreeing"], y["outside"]) == (3, 0, 12)
     count, label = found["tensors"]["count"], found["texts"]["label"]
@@ -200,8 +200,8 @@ def test_the_report_is_told_as_a_page_and_on_the_command_line(
     assert "0.00% of 3 agree; 3 mirrored" in shown.output
     assert "[0, 1]: 2.5 became 2.125" in shown.output
     file = tmp_path / "report.html"
-    told = CliRunner().invoke(app, ["shadow", "report", "r", "--json", "--html", str(file), *admin])
-    assert json.loads(told.stdout)["differing"] == 3
+    reply = CliRunner().invoke(app, ["shadow", "report", "r", "--json", "--html", str(file), *admin])
+    assert json.loads(reply.stdout)["differing"] == 3
     assert file.read_text().startswith("<!doctype html>")
     assert "r " in CliRunner().invoke(app, ["shadow", "list", *admin]).output
     unknown = CliRunner().invoke(app, ["shadow", "report", "nobody", *admin])
@@ -241,18 +241,18 @@ SEVENTH = len("one two three four five six ")
 
 def talk_each_way(gateway: GatewayProcess) -> int:
     """Request ten words in each dialect, streamed and whole. Returns the number of requests."""
-    asked = [
+    requests = [
         ("/v1/chat/completions", TEN | {"messages": HI}),
         ("/v1/chat/completions", TEN | {"messages": HI, "stream": True}),
         ("/v1/messages", TEN | {"messages": HI}),
         ("/v1/messages", TEN | {"messages": HI, "stream": True}),
         ("/v1/responses", {"model": MODEL, "input": "hi", "max_output_tokens": 10}),
     ]
-    for path, body in asked:
+    for path, body in requests:
         answer = plain_http.post(f"{gateway.http_url}{path}", json=body)
         assert answer.status_code == 200, answer.text
         assert "heaven" not in answer.text
-    return len(asked)
+    return len(requests)
 
 
 @pytest.mark.parametrize("candidate", ["openai", "v2"])
@@ -624,8 +624,8 @@ routes:
     for number in range(20):
         ask("split", f"u{number}")
     ask("other")
-    asked = Counter(path.split("/")[3] for path, _, _ in primary.seen)
-    assert asked.keys() == {"any", "split", "of-b", "other"}
+    requested = Counter(path.split("/")[3] for path, _, _ in primary.seen)
+    assert requested.keys() == {"any", "split", "of-b", "other"}
 
     def mirrored() -> bool:
         """Whether all mirrored requests have arrived."""
@@ -634,7 +634,7 @@ routes:
     eventually(mirrored)
     models = Counter(path.split("/")[3] for path, _, _ in candidate.seen)
     assert models.pop("given") == 1
-    assert models == {name: asked[name] for name in ("split", "of-b")}
+    assert models == {name: requested[name] for name in ("split", "of-b")}
 
 
 def test_what_is_converted_is_mirrored_once(

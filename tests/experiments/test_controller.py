@@ -173,7 +173,7 @@ def test_a_run_outlives_its_process(tmp_path: Path) -> None:
         after = gateway.told
         assert (after["status"], after["ramp"]["step"], after["since"]) == ("running", 2, before["since"])
         assert gateway.workforce.weights == {"x": {"old": 0.75, "new": 0.25}}
-        counted = [told["arms"][1]["counts"]["requests"] for told in (before, after)]
+        counted = [report["arms"][1]["counts"]["requests"] for report in (before, after)]
         assert counted[1] >= 0.9 * counted[0]
         assert await gateway.decided() == [("started", "rules"), ("advanced", "the ramp")]
         assert len(await gateway.experiments.history("x")) > 2
@@ -325,9 +325,9 @@ def test_a_bandit_gives_more_to_the_better_arm() -> None:
 def test_who_listens_is_told_after_each_tick() -> None:
     """A listener gets the state of all experiments after each tick, for pages that show it live."""
     gateway = Gateway(SPEC)
-    heard: list[list[dict[str, Any]]] = []
-    gateway.experiments.on_tick(heard.append)
+    received: list[list[dict[str, Any]]] = []
+    gateway.experiments.on_tick(received.append)
     asyncio.run(gateway.run(11))
-    assert len(heard) == 3
-    (told,) = heard[-1]
-    assert told["name"] == "x" and told["comparisons"]["new"][0]["metric"] == "error_rate"
+    assert len(received) == 3
+    (report,) = received[-1]
+    assert report["name"] == "x" and report["comparisons"]["new"][0]["metric"] == "error_rate"

@@ -120,12 +120,12 @@ def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
         if admission is AdmissionCheck.BORROW or (
             admission is AdmissionCheck.ADMIT and worker.available <= worker.ahead / 2
         ):
-            asked = worker.borrow_request([1.0] if admission is AdmissionCheck.BORROW else [], now)
-            shared.take(-asked.back, now)
+            requested = worker.borrow_request([1.0] if admission is AdmissionCheck.BORROW else [], now)
+            shared.take(-requested.back, now)
             there = int(shared.level(now))
-            granted = min(asked.want, there) if there >= asked.least else 0
+            granted = min(requested.want, there) if there >= requested.least else 0
             shared.take(granted, now)
-            worker.granted(granted, 0.01 if granted < asked.want else 0.0, now)
+            worker.granted(granted, 0.01 if granted < requested.want else 0.0, now)
             admission = worker.check(1, now, True)
         if admission is AdmissionCheck.ADMIT:
             worker.take(1, now, True)

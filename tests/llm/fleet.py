@@ -117,5 +117,5 @@ def _rules(urls: Mapping[str, tuple[Any, str]], torchserve_key: str) -> str:
         if engines[name]["protocol"] in ("openai", "kserve"):
             engines[name + DROPPING] = engines[name] | {"unsupported": "drop"}
             routes.append((name + DROPPING, model))
-    told = [{"name": name, "match": {"model": name}, "engine": name, "model": model} for name, model in routes]
-    return json.dumps({"version": 1, "engines": engines, "routes": told})
+    reply = [{"name": name, "match": {"model": name}, "engine": name, "model": model} for name, model in routes]
+    return json.dumps({"version": 1, "engines": engines, "routes": reply})

@@ -39,8 +39,8 @@ def rendered() -> str:
 
 def _cell(engine: Engine, fronts: Sequence[str]) -> str:
     names = [each.name for each in ENGINES if each.name in (engine.name, f"{engine.name}_by_grpc")]
-    (told,) = {_told(_PAIR[front, name]) for front in fronts for name in names}
-    return told
+    (reply,) = {_told(_PAIR[front, name]) for front in fronts for name in names}
+    return reply
 
 
 def _told(pair: Pair) -> str:

@@ -91,9 +91,9 @@ def test_error_status(canned: CannedLLM, fault: str, status: int, path: str) -> 
     """An error has the form of the request's dialect."""
     reply = ask(canned, {**CHAT, "input": "hi"}, fault, path)
     assert reply.status == status
-    told = json.loads(reply.body)
-    assert isinstance(told["error"]["message"], str)
-    assert ("type" in told) == (path == "/v1/messages")
+    report = json.loads(reply.body)
+    assert isinstance(report["error"]["message"], str)
+    assert ("type" in report) == (path == "/v1/messages")
 
 
 def test_faults_without_a_header(canned: CannedLLM) -> None:
@@ -152,8 +152,8 @@ def test_strict_engine(start_canned: Any) -> None:
     def asked(path: str = "chat/completions", key: str = "secret", **more: Any) -> tuple[int, str]:
         body = json.dumps({**CHAT, "model": "b", "max_tokens": 1, **more}).encode()
         reply = send(engine.http_port, "POST", f"/v1/{path}", body, {"authorization": f"Bearer {key}"})
-        told = json.loads(reply.body)
-        return reply.status, told["choices"][0]["message"]["content"] if "choices" in told else ""
+        report = json.loads(reply.body)
+        return reply.status, report["choices"][0]["message"]["content"] if "choices" in report else ""
 
     assert asked() == (200, "one")
     assert asked(key="wrong")[0] == 401
@@ -175,8 +175,8 @@ def test_strict_engine(start_canned: Any) -> None:
 )
 def test_generate(canned_v2: CannedLLM, model: str, body: dict[str, Any], expected: str) -> None:
     """The reply has the prompt before the text unless the request excludes it, which an ensemble does not support."""
-    told = {**body, "parameters": {"max_tokens": 2}} if model == VLLM else body
-    reply = ask(canned_v2, told, path=f"/v2/models/{model}/generate")
+    report = {**body, "parameters": {"max_tokens": 2}} if model == VLLM else body
+    reply = ask(canned_v2, report, path=f"/v2/models/{model}/generate")
     assert json.loads(reply.body)["text_output"] == expected
 
 
@@ -207,8 +207,8 @@ def test_infer(canned_v2: CannedLLM) -> None:
 def test_v2_metadata(canned_v2: CannedLLM) -> None:
     """Each model's metadata lists its tensors, by which a client can distinguish the two."""
     for model, datatype in ((VLLM, "BYTES"), (ENSEMBLE, None)):
-        told = json.loads(send(canned_v2.http_port, "GET", f"/v2/models/{model}").body)
-        inputs = {tensor["name"]: tensor["datatype"] for tensor in told["inputs"]}
+        reply = json.loads(send(canned_v2.http_port, "GET", f"/v2/models/{model}").body)
+        inputs = {tensor["name"]: tensor["datatype"] for tensor in reply["inputs"]}
         assert inputs["text_input"] == "BYTES"
         assert inputs.get("sampling_parameters") == datatype
         assert json.loads(send(canned_v2.http_port, "GET", f"/v2/models/{model}/config").body)["name"] == model

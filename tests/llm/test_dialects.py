@@ -116,11 +116,11 @@ def test_streamed_response(engine: Engine) -> None:
 def test_canned_tool_call(canned: CannedLLM) -> None:
     """The canned engine calls the tool that the user names, in each dialect; the call is the same with and without
     streaming."""
-    asked = [{"role": "user", "content": "use add"}]
+    requests = [{"role": "user", "content": "use add"}]
     with openai(canned) as client:
         tools: Any = [{"type": "function", "function": {"name": "add", "parameters": TOOL}}]
-        whole = client.chat.completions.create(model=MODEL, messages=asked, tools=tools)
-        with client.chat.completions.stream(model=MODEL, messages=asked, tools=tools) as stream:
+        whole = client.chat.completions.create(model=MODEL, messages=requests, tools=tools)
+        with client.chat.completions.stream(model=MODEL, messages=requests, tools=tools) as stream:
             streamed = stream.get_final_completion()
         for reply in (whole, streamed):
             call = reply.choices[0].message.tool_calls[0]
@@ -133,8 +133,8 @@ def test_canned_tool_call(canned: CannedLLM) -> None:
             assert stream.get_final_response().output[0].arguments == '{"count": 1}'
     with anthropic(canned) as client:
         tools = [{"name": "add", "input_schema": TOOL}]
-        message = client.messages.create(model=MODEL, max_tokens=9, messages=asked, tools=tools)
-        with client.messages.stream(model=MODEL, max_tokens=9, messages=asked, tools=tools) as stream:
+        message = client.messages.create(model=MODEL, max_tokens=9, messages=requests, tools=tools)
+        with client.messages.stream(model=MODEL, max_tokens=9, messages=requests, tools=tools) as stream:
             for reply in (message, stream.get_final_message()):
                 assert (reply.content[0].name, reply.content[0].input) == ("add", {"count": 1})
                 assert reply.stop_reason == "tool_use"
@@ -164,7 +164,7 @@ def test_canned_choices_and_logprobs(canned: CannedLLM) -> None:
         )
         assert [choice.message.content for choice in chat.choices] == ["one two", "one two"]
         content = chat.choices[1].logprobs.content
-        assert [(told.token, len(told.top_logprobs)) for told in content] == [("one", 2), (" two", 2)]
+        assert [(reply.token, len(reply.top_logprobs)) for reply in content] == [("one", 2), (" two", 2)]
         assert chat.usage.completion_tokens == 4
         assert chat.usage.prompt_tokens == 1
         chunks = client.chat.completions.create(model=MODEL, messages=HI, max_tokens=2, n=2, stream=True)

@@ -146,11 +146,11 @@ def test_streamed_chat(asked: Asked) -> None:
 def test_end_of_stream(asked: Asked, path: str) -> None:
     """Engines differ in whether a stream ends with [DONE], and whether it has usage without a request for it."""
     body = {"max_tokens": 2, "stream": True, **({"messages": HI} if path.startswith("chat") else {"prompt": "one"})}
-    status, told = asked.post(f"/v1/{path}", body)
+    status, reply = asked.post(f"/v1/{path}", body)
     assert status == 200
-    assert told.endswith(b"data: [DONE]\n\n") == asked.ways.says_done
+    assert reply.endswith(b"data: [DONE]\n\n") == asked.ways.says_done
     if path.startswith("chat"):
-        assert (b'"usage":{' in told.replace(b" ", b"")) == asked.ways.tells_usage_unasked
+        assert (b'"usage":{' in reply.replace(b" ", b"")) == asked.ways.tells_usage_unasked
 
 
 def test_completion(asked: Asked) -> None:

@@ -83,8 +83,8 @@ def _ask(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
         _ask_for_a_vector(fleet, engine, is_stream=front.name == "generate_stream")
     else:
         for streams in STREAMS.get(front.name, (False,)):
-            asked = Asked(engine.name, streams=streams, tensors=engine.tensors, id=ID)
-            _check(ASK[front.name](fleet.gateway, asked), asked, front, engine, pair)
+            sent = Asked(engine.name, streams=streams, tensors=engine.tensors, id=ID)
+            _check(ASK[front.name](fleet.gateway, sent), sent, front, engine, pair)
 
 
 def _infer(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
@@ -109,22 +109,22 @@ def _ask_for_a_vector(fleet: Fleet, engine: Engine, *, is_stream: bool) -> None:
     assert json.loads(reply.text.removeprefix("data: "))["embedding"] == VECTORS[0]
 
 
-def _check(told: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) -> None:
-    assert told.text == _expected_text(asked, front, engine)
+def _check(reply: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) -> None:
+    assert reply.text == _expected_text(asked, front, engine)
     if not asked.streams:
-        assert len(told.pieces) == 1
+        assert len(reply.pieces) == 1
     elif engine.server == "mlserver":
-        assert len(told.pieces) == len(told.text.replace("user:", "user: ").replace("onetwo", "one two").split())
+        assert len(reply.pieces) == len(reply.text.replace("user:", "user: ").replace("onetwo", "one two").split())
     elif engine.server != "torchserve":  # its pieces have no boundaries: they may arrive as one
-        assert len(told.pieces) == engine.num_pieces
+        assert len(reply.pieces) == engine.num_pieces
     assert (Loss.PIECES in pair.losses) == (not front.is_v2 and engine.num_pieces == 1)
-    _check_reason(told, front, engine, pair)
-    _check_usage(told, front, engine, pair)
+    _check_reason(reply, front, engine, pair)
+    _check_usage(reply, front, engine, pair)
     if front.is_v2:
-        assert told.id == ID
+        assert reply.id == ID
     else:
-        assert told.id
-    assert told.model == engine.model  # a reply names the engine's model
+        assert reply.id
+    assert reply.model == engine.model  # a reply names the engine's model
 
 
 def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
@@ -140,20 +140,20 @@ def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
     return " three four five"
 
 
-def _check_reason(told: Told, front: Front, engine: Engine, pair: Pair) -> None:
+def _check_reason(reply: Told, front: Front, engine: Engine, pair: Pair) -> None:
     if Loss.REASON in pair.losses:
-        assert told.reason == "stop"
+        assert reply.reason == "stop"
     elif _tells(front, engine):
-        assert told.reason == "length"
+        assert reply.reason == "length"
 
 
-def _check_usage(told: Told, front: Front, engine: Engine, pair: Pair) -> None:
+def _check_usage(reply: Told, front: Front, engine: Engine, pair: Pair) -> None:
     if Loss.USAGE in pair.losses:
-        assert not told.completion_tokens
-        assert (told.completion_tokens is None) == (front.name != "messages")
+        assert not reply.completion_tokens
+        assert (reply.completion_tokens is None) == (front.name != "messages")
     elif _tells(front, engine):
-        assert told.completion_tokens == 3
-        assert (told.prompt_tokens or 0) >= 2
+        assert reply.completion_tokens == 3
+        assert (reply.prompt_tokens or 0) >= 2
 
 
 def _tells(front: Front, engine: Engine) -> bool:

@@ -67,10 +67,10 @@ REQUIRED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("front", CHATS)
 def test_tools(fleet: Fleet, front: str, engine: str, streams: bool) -> None:
     """A tool reaches the engine, and the tool call reaches the client, streamed or not."""
-    told = ask(fleet, front, engine, USE_ADD[front], streams=streams, max_tokens=64)
-    assert told.tool_calls == [("add", {"count": 1})]
-    assert told.reason == "tool_calls"
-    assert told.text == ""
+    reply = ask(fleet, front, engine, USE_ADD[front], streams=streams, max_tokens=64)
+    assert reply.tool_calls == [("add", {"count": 1})]
+    assert reply.reason == "tool_calls"
+    assert reply.text == ""
 
 
 @pytest.mark.parametrize("engine", ["completions", *CANNED_V2])
@@ -98,8 +98,8 @@ def test_tools_that_no_template_tells(fleet: Fleet, front: str, engine: str) -> 
     """With a template that has no place for tools, they are refused, or dropped and listed."""
     with pytest.raises(RefusedError, match="'tools'"):
         ask(fleet, front, engine, USE_ADD[front], streams=False)
-    told = ask(fleet, front, engine + DROPPING, USE_ADD[front], streams=False)
-    assert told.headers["x-pointsman-dropped"] == "tools"
+    reply = ask(fleet, front, engine + DROPPING, USE_ADD[front], streams=False)
+    assert reply.headers["x-pointsman-dropped"] == "tools"
 
 
 # A schema
@@ -122,10 +122,10 @@ SCHEMA_AT: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("front", CHATS)
 def test_schema(fleet: Fleet, front: str, engine: str) -> None:
     """The schema of the reply reaches the engine unchanged."""
-    told = ask(fleet, front, engine, IN_SCHEMA[front], streams=False)
+    reply = ask(fleet, front, engine, IN_SCHEMA[front], streams=False)
     assert SCHEMA_AT[engine](seen(fleet, engine)) == SCHEMA
     if engine in ("chat", "responses"):
-        assert json.loads(told.text) == {"count": 1}
+        assert json.loads(reply.text) == {"count": 1}
 
 
 @pytest.mark.parametrize("front", CHATS)
@@ -163,10 +163,10 @@ THOUGHTS = [
 @pytest.mark.parametrize(("front", "engine", "thoughts"), THOUGHTS)
 def test_thoughts(fleet: Fleet, front: str, engine: str, thoughts: str, streams: bool) -> None:
     """The engine's reasoning is separate from its text, or left out where the dialect has no place for it."""
-    told = ask(fleet, front, engine, THINK[front], streams=streams, max_tokens=2048)
-    assert told.thoughts == thoughts
-    assert told.text.startswith("one two three")
-    assert told.completion_tokens == 23, "three of them are thoughts"
+    reply = ask(fleet, front, engine, THINK[front], streams=streams, max_tokens=2048)
+    assert reply.thoughts == thoughts
+    assert reply.text.startswith("one two three")
+    assert reply.completion_tokens == 23, "three of them are thoughts"
 
 
 @pytest.mark.parametrize("engine", ["chat", "responses"])
@@ -218,10 +218,10 @@ def translated(*engines: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("front", "engine"), translated(*ANSWERING, "seen_vllm"))
 def test_image(fleet: Fleet, front: str, engine: str) -> None:
     """An image reaches an engine that supports images, byte for byte."""
-    told = ask(fleet, front, engine, SEEING[front], streams=False)
+    reply = ask(fleet, front, engine, SEEING[front], streams=False)
     body = seen(fleet, engine)
     assert PNG in json.dumps(body)
-    assert told.text.strip() == "one two three"
+    assert reply.text.strip() == "one two three"
     if engine == "seen_vllm":
         assert body["image"] == [PNG]
 

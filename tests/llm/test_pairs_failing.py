@@ -46,13 +46,13 @@ def test_refusal(fleet: Fleet, front: str, engine: str, status: int) -> None:
         canned.break_down(f"status={status}", times=1)
         with pytest.raises(RefusedError) as raised:
             ASK[front](fleet.gateway, Asked(engine, streams=streams, tensors=TENSORS.get(engine, "vllm")))
-        told = raised.value
-        assert f"the fault says {status}" in told.message
+        reply = raised.value
+        assert f"the fault says {status}" in reply.message
         if front in BY_GRPC:
-            assert told.status == (None if front == "model_stream_infer" else GRPC[status])
+            assert reply.status == (None if front == "model_stream_infer" else GRPC[status])
         else:
-            assert told.status == status
-        check_dialect(front, told.body, passes=front == engine, status=status)
+            assert reply.status == status
+        check_dialect(front, reply.body, passes=front == engine, status=status)
 
 
 def check_dialect(front: str, body: Any, *, passes: bool, status: int) -> None:
@@ -72,9 +72,9 @@ def test_stream_comes_as_it_is_made(fleet: Fleet, front: str, engine: str) -> No
     """Each token reaches the client before the next one is generated, and an engine whose client leaves is stopped."""
     canned = canned_of(fleet, engine)
     canned.break_down("stall=2", times=1)
-    asked = Asked(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
+    sent = Asked(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
     with pytest.raises(LeftError) as left:
-        ASK[front](fleet.gateway, asked)
+        ASK[front](fleet.gateway, sent)
     assert len(left.value.pieces) == 2
     eventually(lambda: [sight["state"] for sight in canned.seen()] == ["cancelled"])
 

@@ -39,12 +39,12 @@ WORDS |= dict.fromkeys(
 
 
 def _with_extras(
-    said: dict[str, Any], names: Mapping[str, str] | None = None, extras: tuple[str, ...] = ("top_k", "min_p")
+    text: dict[str, Any], names: Mapping[str, str] | None = None, extras: tuple[str, ...] = ("top_k", "min_p")
 ) -> dict[str, Any]:
     """Options that the client library has no argument for (Anthropic's has few) go into the body beside them."""
-    told = {(names or {}).get(name, name): value for name, value in said.items()}
-    beside = {name: told.pop(name) for name in extras if name in told}
-    return told | ({"extra_body": beside} if beside else {})
+    reply = {(names or {}).get(name, name): value for name, value in text.items()}
+    beside = {name: reply.pop(name) for name in extras if name in reply}
+    return reply | ({"extra_body": beside} if beside else {})
 
 
 def _of_messages(body: dict[str, Any]) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def _seen(fleet: Fleet, engine: str) -> list[dict[str, Any]]:
 
 def _arrived(fleet: Fleet, engine: str) -> dict[str, Any]:
     (body,) = _seen(fleet, engine)
-    told = READ[engine](body)
-    return {name: told[name] for name in SAID if told.get(name) is not None} | {"max_tokens": told["max_tokens"]}
+    reply = READ[engine](body)
+    return {name: reply[name] for name in SAID if reply.get(name) is not None} | {"max_tokens": reply["max_tokens"]}
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +97,9 @@ def _nothing_is_seen(fleet: Fleet) -> None:
 @pytest.mark.parametrize(("front", "engine"), PAIRS)
 def test_options_arrive(fleet: Fleet, front: str, engine: str) -> None:
     """An option that both the client's dialect and the engine support arrives with the same value."""
-    said = {name: SAID[name] for name in SAID if name in FRONT[front].says & HAS[engine]}
-    ASK[front](fleet.gateway, _asked(front, engine, said))
-    assert _arrived(fleet, engine) == said | {"max_tokens": 3}
+    text = {name: SAID[name] for name in SAID if name in FRONT[front].says & HAS[engine]}
+    ASK[front](fleet.gateway, _asked(front, engine, text))
+    assert _arrived(fleet, engine) == text | {"max_tokens": 3}
 
 
 LACKING = [(front, engine) for front, engine in PAIRS if front != engine and FRONT[front].says - HAS[engine]]
@@ -109,16 +109,16 @@ LACKING = [(front, engine) for front, engine in PAIRS if front != engine and FRO
 def test_options_without_a_place(fleet: Fleet, front: str, engine: str) -> None:
     """An option that the engine does not support is refused by name, before the engine gets a request; or dropped and
     listed."""
-    said = {name: SAID[name] for name in SAID if name in FRONT[front].says}
-    lacking = sorted(said.keys() - HAS[engine])
+    text = {name: SAID[name] for name in SAID if name in FRONT[front].says}
+    lacking = sorted(text.keys() - HAS[engine])
     with pytest.raises(RefusedError) as raised:
-        ASK[front](fleet.gateway, _asked(front, engine, said))
+        ASK[front](fleet.gateway, _asked(front, engine, text))
     assert sorted(name for name in SAID if f"'{name}'" in raised.value.message) == lacking
     assert raised.value.status in (400, 501, "UNIMPLEMENTED", None)
     assert _seen(fleet, engine) == []
-    told = ASK[front](fleet.gateway, _asked(front, engine + DROPPING, said))
-    assert told.text
-    kept = {name: value for name, value in said.items() if name not in lacking}
+    reply = ASK[front](fleet.gateway, _asked(front, engine + DROPPING, text))
+    assert reply.text
+    kept = {name: value for name, value in text.items() if name not in lacking}
     assert _arrived(fleet, engine) == kept | {"max_tokens": 3}
-    if told.headers:  # tritonclient returns none
-        assert sorted(told.headers["x-pointsman-dropped"].split(", ")) == lacking
+    if reply.headers:  # tritonclient returns none
+        assert sorted(reply.headers["x-pointsman-dropped"].split(", ")) == lacking

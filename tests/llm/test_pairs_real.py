@@ -41,13 +41,13 @@ def test_client(real_llms: dict[str, RealLLM], request: pytest.FixtureRequest, f
     get_real_llm(engine, real_llms)
     gateway = request.getfixturevalue("gateway")
     for streams in STREAMS.get(front, (False,)):
-        told = ASK[front](gateway, Asked(engine, streams=streams, id=ID))
+        reply = ASK[front](gateway, Asked(engine, streams=streams, id=ID))
         if front in CHATS:
-            assert told.text == "one two three"
+            assert reply.text == "one two three"
         else:
-            assert told.text == " three four five"[engine in DROPS_FIRST_SPACE :]
-        assert len(told.pieces) == (3 if streams else 1)
-        assert told.reason == "length"
-        assert told.completion_tokens == 3
-        assert told.prompt_tokens
-        assert told.id == ID or front in (*CHATS, "completions")
+            assert reply.text == " three four five"[engine in DROPS_FIRST_SPACE :]
+        assert len(reply.pieces) == (3 if streams else 1)
+        assert reply.reason == "length"
+        assert reply.completion_tokens == 3
+        assert reply.prompt_tokens
+        assert reply.id == ID or front in (*CHATS, "completions")

@@ -15,14 +15,14 @@ LONG = "You are a helpful assistant of a railway. " * 40
 
 def body_of(path: str, conversation: int, turn: int) -> dict[str, Any]:
     """The next request of a conversation, which begins with all earlier turns."""
-    said = f"{LONG} conversation {conversation} " + " ".join(f"turn {number}" for number in range(turn))
+    text = f"{LONG} conversation {conversation} " + " ".join(f"turn {number}" for number in range(turn))
     if path.endswith("/chat/completions"):
-        return {"model": MODEL, "seed": turn, "messages": [{"role": "user", "content": said}], "max_tokens": 1}
+        return {"model": MODEL, "seed": turn, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     if path.endswith("/messages"):
-        return {"model": MODEL, "max_tokens": 1, "system": LONG, "messages": [{"role": "user", "content": said}]}
+        return {"model": MODEL, "max_tokens": 1, "system": LONG, "messages": [{"role": "user", "content": text}]}
     if path.endswith("/generate"):
-        return {"id": str(turn), "text_input": said, "max_tokens": 1}
-    return {"model": MODEL, "seed": turn, "prompt": said, "max_tokens": 1}
+        return {"id": str(turn), "text_input": text, "max_tokens": 1}
+    return {"model": MODEL, "seed": turn, "prompt": text, "max_tokens": 1}
 
 
 @pytest.mark.parametrize(

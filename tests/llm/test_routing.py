@@ -78,8 +78,8 @@ def test_routes(fleet: Any, path: str, body: Any, headers: dict[str, str], route
         engine.forget()
     reply = plain_http.post(f"{gateway.http_url}{path}", json=body, headers=headers)
     assert (reply.status_code, reply.headers["x-pointsman-route"]) == (200, route), reply.text
-    asked = [seen["body"] for engine in engines for seen in engine.seen() if seen["method"] == "POST"]
-    assert [request["model"] for request in asked] == [model]
+    requests = [seen["body"] for engine in engines for seen in engine.seen() if seen["method"] == "POST"]
+    assert [request["model"] for request in requests] == [model]
 
 
 def test_the_image_arrives(fleet: Any) -> None:
@@ -88,8 +88,8 @@ def test_the_image_arrives(fleet: Any) -> None:
     sees.forget()
     body = {"model": MODEL, "max_tokens": 5, "messages": said(ANTHROPIC_IMAGE)}
     assert plain_http.post(f"{gateway.http_url}{MESSAGES}", json=body).status_code == 200
-    (asked,) = [seen["body"] for seen in sees.seen() if seen["method"] == "POST"]
-    assert [part["image_url"]["url"] for part in asked["messages"][0]["content"] if "image_url" in part] == [PIXEL]
+    (sent,) = [seen["body"] for seen in sees.seen() if seen["method"] == "POST"]
+    assert [part["image_url"]["url"] for part in sent["messages"][0]["content"] if "image_url" in part] == [PIXEL]
 
 
 def test_a_unit_in_the_body(fleet: Any) -> None:
@@ -132,10 +132,10 @@ def test_tokens_are_counted(canned: CannedLLM, start_gateway: Callable[..., Gate
         body |= {"stream_options": {"include_usage": True}} if stream else {}
         assert plain_http.post(f"{gateway.http_url}{CHAT}", json=body).status_code == 200
     metrics = plain_http.get(f"{gateway.admin_url}/metrics").text
-    told = {
+    text = {
         line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in metrics.splitlines() if 'engine="e"' in line
     }
-    assert told["pointsman_completion_tokens_total"] == 8
-    assert told["pointsman_prompt_tokens_total"] > 0
-    assert told["pointsman_first_token_seconds_count"] == 1
-    assert told["pointsman_per_token_seconds_count"] == 1
+    assert text["pointsman_completion_tokens_total"] == 8
+    assert text["pointsman_prompt_tokens_total"] > 0
+    assert text["pointsman_first_token_seconds_count"] == 1
+    assert text["pointsman_per_token_seconds_count"] == 1

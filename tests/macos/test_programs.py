@@ -89,8 +89,8 @@ def test_a_client_s_shared_memory_that_is_created_again(host: HostProcess) -> No
         try:
             np.ndarray((3,), np.int32, region.buf)[:] = value
             path = "/v2/systemsharedmemory/region/region"
-            told = {"key": f"/{name}", "offset": 0, "byte_size": size}
-            assert send(host.http_port, "POST", f"{path}/register", json.dumps(told).encode()).status == 200
+            report = {"key": f"/{name}", "offset": 0, "byte_size": size}
+            assert send(host.http_port, "POST", f"{path}/register", json.dumps(report).encode()).status == 200
             place = {"shared_memory_region": "region", "shared_memory_byte_size": size}
             inputs = [{**INPUTS[0], "parameters": place}, INPUTS[1]]
             del inputs[0]["data"]
@@ -108,8 +108,12 @@ def test_a_language_model(on_a_mac: None, tmp_path: Path) -> None:
     """`pointsman llm` loads without a compiler, answers a chat, and stops."""
     model = MODELS / "storyteller" / "1"
     server = LLMProcess.start(model, tmp_path).wait_ready()
-    asked = {"model": "1", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 40}
-    reply = server.post("/v1/chat/completions", asked)
+    requested = {
+        "model": "1",
+        "messages": [{"role": "user", "content": "Tell me a story about a fox."}],
+        "max_tokens": 40,
+    }
+    reply = server.post("/v1/chat/completions", requested)
     assert reply.status == 200, reply.body
     assert "fox" in json.loads(reply.body)["choices"][0]["message"]["content"]
     server.stop()

@@ -372,7 +372,7 @@ def test_cuts_do_not_matter(parts: list[bytes], places: list[int]) -> None:
     whole = b"".join(parts)
     edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(edges) if start < end]
-    told = [read([whole] if whole else []), read(pieces), read([bytes([byte]) for byte in whole])]
+    report = [read([whole] if whole else []), read(pieces), read([bytes([byte]) for byte in whole])]
     # A tail that arrives with the end closes the connection; a later one finds it idle and closes it then.
-    verdicts = [(*each[:4], each[4] or each[5]) for each in told]
+    verdicts = [(*each[:4], each[4] or each[5]) for each in report]
     assert verdicts[0] == verdicts[1] == verdicts[2]

@@ -125,24 +125,24 @@ def test_what_is_told(name: str, labels: Mapping[str, str], value: float) -> Non
 )
 def test_histograms_count_and_sum(name: str, count: int, total: float) -> None:
     """The three latencies have a bucket for each bound and one for +Inf, and buckets are cumulative."""
-    told = scrape(busy())
+    text = scrape(busy())
 
     def bucket(bound: str) -> float:
-        return told[f"{name}_bucket", frozenset({**SPLIT_LABELS, "le": bound}.items())]
+        return text[f"{name}_bucket", frozenset({**SPLIT_LABELS, "le": bound}.items())]
 
     buckets = [bucket(str(bound)) for bound in LATENCY_BOUNDS] + [bucket("+Inf")]
     assert buckets == sorted(buckets)
-    assert buckets[-1] == count == told[f"{name}_count", frozenset(SPLIT_LABELS.items())]
-    assert told[f"{name}_sum", frozenset(SPLIT_LABELS.items())] == pytest.approx(total)
+    assert buckets[-1] == count == text[f"{name}_count", frozenset(SPLIT_LABELS.items())]
+    assert text[f"{name}_sum", frozenset(SPLIT_LABELS.items())] == pytest.approx(total)
 
 
 def test_a_latency_on_a_bound_is_within_it() -> None:
     """`le` is inclusive: a reply of exactly 1 ms is in the bucket of 0.001, and an hour only in the last."""
-    told = scrape(busy())
+    text = scrape(busy())
     where = "pointsman_request_seconds_bucket"
-    assert told[where, frozenset({**SPLIT_LABELS, "le": "0.0005"}.items())] == 1
-    assert told[where, frozenset({**SPLIT_LABELS, "le": "0.001"}.items())] == 2
-    assert told[where, frozenset({**SPLIT_LABELS, "le": "120.0"}.items())] == 2
+    assert text[where, frozenset({**SPLIT_LABELS, "le": "0.0005"}.items())] == 1
+    assert text[where, frozenset({**SPLIT_LABELS, "le": "0.001"}.items())] == 2
+    assert text[where, frozenset({**SPLIT_LABELS, "le": "120.0"}.items())] == 2
 
 
 def test_a_gateway_without_redis_says_nothing_of_it() -> None:
@@ -155,15 +155,15 @@ def test_sessions_are_told_by_where_they_went_from() -> None:
     use = SessionUse(
         1, 2, 3, 4, {("gpu", "http://a", "drained"): 5}, {("gpu", "http://b"): 6}, 7, {("gpu", "http://a", "lost"): 8}
     )
-    told = scrape(replace(QUIET, sessions=use))
+    text = scrape(replace(QUIET, sessions=use))
     place = {"engine": "gpu", "endpoint": "http://a", "reason": "drained"}
-    assert told["pointsman_sessions_moved_total", frozenset(place.items())] == 5
+    assert text["pointsman_sessions_moved_total", frozenset(place.items())] == 5
     lost = {"engine": "gpu", "endpoint": "http://b"}
-    assert told["pointsman_sequences_lost_total", frozenset(lost.items())] == 6
-    assert told["pointsman_sequences_moved_total", frozenset({**place, "reason": "lost"}.items())] == 8
+    assert text["pointsman_sequences_lost_total", frozenset(lost.items())] == 6
+    assert text["pointsman_sequences_moved_total", frozenset({**place, "reason": "lost"}.items())] == 8
     names = ("read", "unread", "created", "shed")
-    assert [told[f"pointsman_sessions_{name}_total", frozenset()] for name in names] == [1, 2, 3, 4]
-    assert told["pointsman_sessions_known", frozenset()] == 7
+    assert [text[f"pointsman_sessions_{name}_total", frozenset()] for name in names] == [1, 2, 3, 4]
+    assert text["pointsman_sessions_known", frozenset()] == 7
 
 
 def test_names_are_escaped() -> None:
@@ -171,9 +171,9 @@ def test_names_are_escaped() -> None:
     odd = 'a "b" \\ c\nd'
     metrics = Metrics()
     metrics.series(SeriesKey(odd)).count_failure(404, 0.001)
-    told = scrape(replace(QUIET, series=metrics.by_key))
+    text = scrape(replace(QUIET, series=metrics.by_key))
     labels = {"route": odd, "arm": "", "engine": "", "endpoint": "", "status": "404"}
-    assert told["pointsman_requests_total", frozenset(labels.items())] == 1
+    assert text["pointsman_requests_total", frozenset(labels.items())] == 1
 
 
 def test_scrapes_do_not_add_up() -> None:
@@ -196,10 +196,10 @@ def test_arms_of_experiments_are_told() -> None:
     meter.rated("thumb", 1.0, "up")
     meter.crossed()
     metrics.arms.meter("x", "new", is_forced=True).answered(b"r", 200, 1, 0.1)
-    told = scrape(replace(QUIET, arms=metrics.arms.counted()))
+    text = scrape(replace(QUIET, arms=metrics.arms.counted()))
     labels = {"experiment": "x", "arm": "new"}
     for name in ("requests", "errors", "crossed", "forced"):
-        assert told[f"pointsman_arm_{name}_total", frozenset(labels.items())] == 1
+        assert text[f"pointsman_arm_{name}_total", frozenset(labels.items())] == 1
     named = frozenset((labels | {"name": "thumb"}).items())
-    assert told["pointsman_arm_feedback_values_total", named] == 1
-    assert told["pointsman_arm_feedback_labels_total", named] == 1
+    assert text["pointsman_arm_feedback_values_total", named] == 1
+    assert text["pointsman_arm_feedback_labels_total", named] == 1

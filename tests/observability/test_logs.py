@@ -45,10 +45,10 @@ def test_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     except ValueError:
         logging.getLogger("pointsman").exception("two\nlines")
     (line,) = capsys.readouterr().err.splitlines()
-    told = json.loads(line)
-    assert (told["level"], told["logger"], told["message"]) == ("error", "pointsman", "two\nlines")
-    assert told["time"].endswith("+00:00")
-    assert told["exception"].splitlines()[-1] == "ValueError: odd"
+    reply = json.loads(line)
+    assert (reply["level"], reply["logger"], reply["message"]) == ("error", "pointsman", "two\nlines")
+    assert reply["time"].endswith("+00:00")
+    assert reply["exception"].splitlines()[-1] == "ValueError: odd"
 
 
 def test_libraries_keep_quiet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,12 +40,12 @@ def test_what_is_counted() -> None:
     series.count_failure(503, 2.0)
     series.count_error("deadline")
     series.count_error("deadline")
-    unrouted, told = metrics.by_key.values()
+    unrouted, text = metrics.by_key.values()
     assert (unrouted.key, unrouted.statuses) == (SeriesKey(), {})
-    assert (told.key, told.statuses, told.errors) == (KEY, {200: 1, 503: 2}, {"deadline": 2})
-    assert (sum(told.total.counts), told.total.sum) == (3, pytest.approx(2.6))
-    assert (sum(told.first_byte.counts), told.first_byte.sum) == (2, pytest.approx(0.4))
-    assert (sum(told.upstream.counts), told.upstream.sum) == (2, pytest.approx(0.2))
+    assert (text.key, text.statuses, text.errors) == (KEY, {200: 1, 503: 2}, {"deadline": 2})
+    assert (sum(text.total.counts), text.total.sum) == (3, pytest.approx(2.6))
+    assert (sum(text.first_byte.counts), text.first_byte.sum) == (2, pytest.approx(0.4))
+    assert (sum(text.upstream.counts), text.upstream.sum) == (2, pytest.approx(0.2))
 
 
 def test_a_key_has_one_series() -> None:

@@ -135,8 +135,8 @@ _BODIES = st.dictionaries(
 @given(body=_BODIES)
 def test_parameters_are_the_same_read_alone(body: dict[str, object]) -> None:
     """The fast reader finds the same parameters as a full JSON parse, whatever surrounds them."""
-    told = body.get("parameters")
-    expected = told if isinstance(told, dict) else {}
+    written = body.get("parameters")
+    expected = written if isinstance(written, dict) else {}
     expected = {key: value for key, value in expected.items() if isinstance(value, str | int | float)}
     assert read_parameters(Operation.INFER, orjson.dumps(body)) == expected
     assert read_parameters(Operation.INFER, orjson.dumps(body, option=orjson.OPT_INDENT_2)) == expected

@@ -45,10 +45,10 @@ def test_a_url_says_where_redis_is(url: str, address: RedisAddress) -> None:
     assert read_address(url) == address
 
 
-@pytest.mark.parametrize("url, told", REFUSED)
-def test_a_wrong_url_is_told_what_is_right(url: str, told: str) -> None:
+@pytest.mark.parametrize("url, report", REFUSED)
+def test_a_wrong_url_is_told_what_is_right(url: str, report: str) -> None:
     """The error for an invalid URL gives the valid form."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=report):
         read_address(url)
 
 

@@ -126,8 +126,8 @@ def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytes
         assert returns == [True]
 
     on(server.url, scene)
-    told = [record.message.partition(":")[0] for record in caplog.records if record.name == "gateway.redis"]
-    assert len(told) == 2, told
+    report = [record.message.partition(":")[0] for record in caplog.records if record.name == "gateway.redis"]
+    assert len(report) == 2, report
 
 
 def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServer) -> None:

@@ -105,8 +105,8 @@ def test_a_killed_server_is_started_again(tmp_path: Path, program: Path, caplog:
         await server.close()
 
     run(scene)
-    told = [record.message for record in caplog.records if "embedded Redis" in record.message]
-    assert told == ["the embedded Redis ended with status -9; trying again and again"]
+    report = [record.message for record in caplog.records if "embedded Redis" in record.message]
+    assert report == ["the embedded Redis ended with status -9; trying again and again"]
 
 
 def test_two_gateways_on_one_folder_share_one_server(tmp_path: Path, program: Path) -> None:
@@ -195,9 +195,9 @@ def test_why_it_does_not_start_is_told(tmp_path: Path, program: Path, caplog: py
         await server.close()
 
     run(scene)
-    (told,) = [record.message for record in caplog.records if "embedded Redis" in record.message]
-    assert "append only file" in told
-    assert f"move {tmp_path}/redis/appendonly* away" in told
+    (report,) = [record.message for record in caplog.records if "embedded Redis" in record.message]
+    assert "append only file" in report
+    assert f"move {tmp_path}/redis/appendonly* away" in report
 
 
 def test_a_long_path_gets_a_short_socket(tmp_path: Path, program: Path) -> None:

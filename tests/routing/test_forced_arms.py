@@ -33,11 +33,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("said, key, kind, message", REFUSED)
-def test_what_is_wrong_is_told_without_the_key(said: str, key: str, kind: ErrorKind, message: str) -> None:
+@pytest.mark.parametrize("text, key, kind, message", REFUSED)
+def test_what_is_wrong_is_told_without_the_key(text: str, key: str, kind: ErrorKind, message: str) -> None:
     """The key is checked first, so a client without one cannot probe names; the error does not show the key."""
     with pytest.raises(GatewayError, match=re.escape(message)) as caught:
-        FORCING.read(said, key)
+        FORCING.read(text, key)
     assert caught.value.kind is kind
     assert not key or key not in caught.value.message
 

@@ -194,8 +194,10 @@ def test_a_route_that_resumes_says_so_of_every_arm() -> None:
 def test_a_target_is_one_object_for_each_route_and_arm() -> None:
     """Every decision's target is one of the table's, so that a worker can count and connect by target."""
     one = table(by("x", match=MatchSpec(model=("a",))), to("sticky"), experiments=(split("x", cpu=50, gpu=50),))
-    asked = [decide(one, Facts(model, headers={"x-session-id": f"s{n}"})).target for model in "ab" for n in range(50)]
-    assert {id(target) for target in asked} == {id(target) for target in one.targets}
+    requests = [
+        decide(one, Facts(model, headers={"x-session-id": f"s{n}"})).target for model in "ab" for n in range(50)
+    ]
+    assert {id(target) for target in requests} == {id(target) for target in one.targets}
 
 
 CONTROLS = [

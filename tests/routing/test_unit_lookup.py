@@ -57,7 +57,7 @@ def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
 
 
 @pytest.mark.parametrize(
-    "told, starts, ends",
+    "report, starts, ends",
     [
         ({"sequence_start": True}, True, False),
         ({"sequence_start": True, "sequence_end": True}, True, True),
@@ -66,9 +66,9 @@ def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
         ({}, False, False),
     ],
 )
-def test_a_sequence_knows_its_model_and_its_ends(told: dict[str, bool], starts: bool, ends: bool) -> None:
+def test_a_sequence_knows_its_model_and_its_ends(report: dict[str, bool], starts: bool, ends: bool) -> None:
     """A sequence_id session carries its model, and whether the request starts or ends the sequence."""
-    found = session_lookup(IDENTITY).find(Facts("m", body=BodyFacts({"sequence_id": 7, **told})))
+    found = session_lookup(IDENTITY).find(Facts("m", body=BodyFacts({"sequence_id": 7, **report})))
     assert found is not None and found.value == Sequence("7", "m", starts=starts, ends=ends)
     other = session_lookup(IDENTITY).find(Facts("n", body=BodyFacts({"sequence_id": 7})))
     assert other is not None and isinstance(other.value, Sequence) and other.value.name != found.value.name

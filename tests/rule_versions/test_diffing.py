@@ -29,6 +29,6 @@ def test_patch_takes_the_diff(tmp_path: Path, before: str, after: str) -> None:
     """`patch` applies the diff with any line endings."""
     file = tmp_path / "r.yaml"
     file.write_bytes(before.encode())
-    (told,) = diff_texts({"r.yaml": before}, {"r.yaml": after}, "1", "2")
-    subprocess.run(["patch", "--binary", str(file)], input=told["diff"].encode(), check=True, capture_output=True)
+    (report,) = diff_texts({"r.yaml": before}, {"r.yaml": after}, "1", "2")
+    subprocess.run(["patch", "--binary", str(file)], input=report["diff"].encode(), check=True, capture_output=True)
     assert file.read_bytes() == after.encode()

@@ -70,10 +70,10 @@ def play(server: RedisServer, scene: Scene) -> None:
     asyncio.run(asyncio.wait_for(played(), 30))
 
 
-@pytest.mark.parametrize("told", INPUTS)
-def test_an_input_reads_as_it_was_written(told: Input) -> None:
+@pytest.mark.parametrize("report", INPUTS)
+def test_an_input_reads_as_it_was_written(report: Input) -> None:
     """An input keeps any bytes when it is written and read."""
-    assert Input.read(bytes(told)) == told
+    assert Input.read(bytes(report)) == report
 
 
 def test_what_workers_keep_together_each_can_tell(server: RedisServer) -> None:

@@ -32,10 +32,10 @@ INFER = "/v2/models/m/infer"
 def test_a_request_is_known_by_its_facts() -> None:
     """A captured request has operation, model, inputs and text; the text of a binary one is its JSON part."""
     body = orjson.dumps({"inputs": [INPUT]})
-    asked = read_request(rest(INFER, body))
-    assert (asked.call.operation, asked.model, asked.refusal) == (Operation.INFER, "m", "")
-    assert asked.inputs == (InputFacts("x", "FP32", (1, 2), 8),)
-    assert asked.text == body.decode()
+    requested = read_request(rest(INFER, body))
+    assert (requested.call.operation, requested.model, requested.refusal) == (Operation.INFER, "m", "")
+    assert requested.inputs == (InputFacts("x", "FP32", (1, 2), 8),)
+    assert requested.text == body.decode()
     binary = rest(INFER, body + b"\x00\x01", f"inference-header-content-length: {len(body)}")
     assert read_request(binary).text == body.decode()
     chat = read_request(rest("/v1/chat/completions", b'{"model": "llama", "messages": []}'))
@@ -64,5 +64,5 @@ def test_what_would_leave_a_mark_is_not_mirrored(capture: Capture, refusal: str)
 def test_what_cannot_be_read_is_mirrored() -> None:
     """A malformed request is mirrored, so that both engines' errors can be compared."""
     for body in (b"nonsense", b'{"inputs": 1}', b""):
-        asked = read_request(rest(INFER, body))
-        assert (asked.model, asked.refusal) == ("m", "")
+        requested = read_request(rest(INFER, body))
+        assert (requested.model, requested.refusal) == ("m", "")

@@ -83,10 +83,10 @@ def test_both_have_the_same_quantiles(name: str, metric: str, probability: float
     seen = requests(of, 1, np.random.default_rng(8))
     ends = [quantile_interval(of_arm, probability, 0.05) for of_arm in binned(of, seen, 1)]
     for second in LOOKS:
-        told = compare(metric, strata_at(of, seen, second), CONTROL, ARM, 0.05)
-        if not told.n_control or not told.n_arm:
+        report = compare(metric, strata_at(of, seen, second), CONTROL, ARM, 0.05)
+        if not report.n_control or not report.n_arm:
             continue
-        for interval, (low, high) in zip((told.control, told.arm), ends, strict=True):
+        for interval, (low, high) in zip((report.control, report.arm), ends, strict=True):
             assert (interval.low, interval.high) == pytest.approx((low[0, second], high[0, second]))
 
 

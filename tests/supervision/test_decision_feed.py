@@ -14,12 +14,12 @@ class Stage:
     def wish(
         self, rate: float, share: float = 1.0, with_body_facts: bool = False
     ) -> tuple[FeedSubscription, list[Any]]:
-        heard: list[Any] = []
+        received: list[Any] = []
         wish = FeedSubscription(
-            lambda decisions, skipped: heard.append((len(decisions), skipped)), rate, share, with_body_facts
+            lambda decisions, skipped: received.append((len(decisions), skipped)), rate, share, with_body_facts
         )
         self.feed.add(wish)
-        return wish, heard
+        return wish, received
 
 
 def test_workers_tell_what_the_most_curious_wants() -> None:

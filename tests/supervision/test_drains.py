@@ -31,9 +31,9 @@ def test_redis_knows_better_but_for_what_was_decided_since() -> None:
     written."""
     drains = Drains()
     drains.apply(EndpointDrained("it", "http://a:1", True, 17.5, "me"))
-    asked = drains.unwritten()
+    requested = drains.unwritten()
     drains.decide(B, BY_ME)
-    drains.take({}, asked)
+    drains.take({}, requested)
     assert drains.drained == {B: BY_ME}
     assert drains.unwritten() == {B: BY_ME}
 

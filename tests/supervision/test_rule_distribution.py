@@ -175,8 +175,8 @@ def test_few_sets_of_files_are_remembered(redis_server: RedisServer, tmp_path: P
             await decide(book, RuleSharing(book, store, "one:1"), f"decided-{number}")
 
     play(redis_server, scene)
-    told = [json.loads(value.partition(" ")[2]) for value in redis_server.client.hgetall(KEY).values()]
-    assert sorted(each["reason"] for each in told) == [f"for decided-{number}" for number in range(1, 9)]
+    reply = [json.loads(value.partition(" ")[2]) for value in redis_server.client.hgetall(KEY).values()]
+    assert sorted(each["reason"] for each in reply) == [f"for decided-{number}" for number in range(1, 9)]
 
 
 def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -118,10 +118,10 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
-    told = (tmp_path / "notes").read_text().splitlines()
+    report = (tmp_path / "notes").read_text().splitlines()
     weights = "weights {'x': {'a': 1.0}}"
     health = "health ['down'] models ['llama'] loads "
-    assert told == ["start 1", "rules 2", weights, f"{health}[1]", "start 2", weights, f"{health}[]"]
+    assert report == ["start 1", "rules 2", weights, f"{health}[1]", "start 2", weights, f"{health}[]"]
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_models_are_told_when_they_change(tmp_path: Path) -> None:
             await until(lambda: (tmp_path / "notes").read_text().count("health") == 3)
 
     asyncio.run(scene())
-    told = (tmp_path / "notes").read_text().splitlines()
-    assert told[1:] == [
+    report = (tmp_path / "notes").read_text().splitlines()
+    assert report[1:] == [
         "health ['ready'] models ['llama'] loads [1]",
         "health ['ready'] models as before loads [1]",
         "health ['ready'] models ['llama', 'qwen'] loads [2]",

@@ -59,8 +59,8 @@ def stopped_while_starting(folder: Path, signals: Sequence[signal.Signals], read
 def test_signals_are_taken_while_workers_start(tmp_path: Path, kept_signals: None) -> None:
     """SIGHUP does not end a gateway that still starts, and SIGTERM does not wait for a worker that never serves."""
     assert stopped_while_starting(tmp_path, [signal.SIGHUP, signal.SIGTERM]) == 0
-    told = (tmp_path / "notes").read_text().splitlines()
-    assert (told[0], told[-1]) == ("start 1", "drain")
+    report = (tmp_path / "notes").read_text().splitlines()
+    assert (report[0], report[-1]) == ("start 1", "drain")
 
 
 def test_a_ready_file_of_a_crash_is_not_believed(tmp_path: Path, kept_signals: None) -> None:
@@ -105,8 +105,8 @@ def metrics(gateway: GatewayProcess) -> str:
 def test_the_ready_file_is_there_while_requests_are_served(tmp_path: Path) -> None:
     """The ready file has ports and pid while inference and admin API answer, and is gone after the stop."""
     gateway = GatewayProcess.start(RULES, tmp_path).wait_ready()
-    told = json.loads(gateway.ready_path.read_text())
-    assert told == {
+    reply = json.loads(gateway.ready_path.read_text())
+    assert reply == {
         "http": gateway.http_port,
         "grpc": gateway.grpc_port,
         "admin": gateway.admin_port,

@@ -187,9 +187,14 @@ def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: 
         )
         assert len(engine_line) == 1
         if log_format == "json":
-            told = json.loads(engine_line[0])
-            assert (told["status"], told["route"], told["engine"], told["endpoint"]) == (200, "all", "it", engine.url)
-            assert (told["method"], told["target"], told["reason"]) == ("POST", INFER, "")
+            reply = json.loads(engine_line[0])
+            assert (reply["status"], reply["route"], reply["engine"], reply["endpoint"]) == (
+                200,
+                "all",
+                "it",
+                engine.url,
+            )
+            assert (reply["method"], reply["target"], reply["reason"]) == ("POST", INFER, "")
         else:
             assert f'127.0.0.1 "POST {INFER}" 200 ' in engine_line[0]
 

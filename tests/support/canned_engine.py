@@ -66,8 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         _Handler.status, _Handler.seconds = wish["status"], wish["seconds"]
         self._answer({})
 
-    def _answer(self, told: dict[str, Any], status: int = 200) -> None:
-        body = json.dumps(told).encode()
+    def _answer(self, reply: dict[str, Any], status: int = 200) -> None:
+        body = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))

@@ -110,13 +110,13 @@ def main() -> None:
     parser.add_argument("engine", choices=list(RUN))
     parser.add_argument("--home", type=Path, required=True, help="for the model's files")
     parser.add_argument("--ready-file", type=Path, required=True)
-    told = parser.parse_args()
-    home = told.home.resolve()
+    reply = parser.parse_args()
+    home = reply.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     os.environ |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     port = free_port()
-    threading.Thread(target=tell_when_ready, args=(port, told.ready_file.resolve()), daemon=True).start()
-    RUN[told.engine](home, port)
+    threading.Thread(target=tell_when_ready, args=(port, reply.ready_file.resolve()), daemon=True).start()
+    RUN[reply.engine](home, port)
 
 
 if __name__ == "__main__":

@@ -135,12 +135,14 @@ def watched(folder: Path, options: Sequence[str] = ()) -> Iterator[tuple[RedisSe
         behind = ("--replicaof", "127.0.0.1", str(master.port))
         replica = stack.enter_context(RedisServer(folder / "replica", *behind, *options))
         eventually(lambda: replica.client.info("replication")["master_link_status"] == "up")
-        told = (
+        reply = (
             f"sentinel monitor pointsman 127.0.0.1 {master.port} 2",
             "sentinel down-after-milliseconds pointsman 300",
             "sentinel failover-timeout pointsman 3000",
         )
-        sentinels = [stack.enter_context(RedisServer(folder / f"sentinel-{n}", *told, sentinel=True)) for n in range(3)]
+        sentinels = [
+            stack.enter_context(RedisServer(folder / f"sentinel-{n}", *reply, sentinel=True)) for n in range(3)
+        ]
         for sentinel in sentinels:
             eventually(lambda sentinel=sentinel: _sees_all(sentinel))  # type: ignore[misc]
         yield master, replica, sentinels

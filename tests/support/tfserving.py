@@ -62,9 +62,9 @@ def answer(method: str, path: str, body: bytes) -> tuple[int, bytes]:
             name = _find(unquote(name), version, label, is_status=not metadata)
             return 200, METADATA[name] if metadata else STATUS
         if method == "POST" and (found := _ASKED.fullmatch(path)):
-            name, version, label, asked = found.groups()
+            name, version, label, requested = found.groups()
             name = _find(unquote(name), version, label)
-            return 200, json.dumps(_infer(name, asked, body), indent=4).encode()
+            return 200, json.dumps(_infer(name, requested, body), indent=4).encode()
         raise _RefusedError(400, f"Malformed request: {method} {path}")
     except _RefusedError as refused:
         return refused.status, json.dumps({"error": str(refused)}).encode()
@@ -78,30 +78,30 @@ def _find(name: str, version: str | None, label: str | None, *, is_status: bool 
     if is_status:
         what = f"version {version}" if version else "any versions"
         raise _RefusedError(404, f"Could not find {what} of model {name}")
-    asked = f"Specific({name}, {version})" if version else f"Latest({name})"
-    raise _RefusedError(404, f"Servable not found for request: {asked}")
+    requested = f"Specific({name}, {version})" if version else f"Latest({name})"
+    raise _RefusedError(404, f"Servable not found for request: {requested}")
 
 
 def _infer(name: str, method: str, body: bytes) -> dict[str, Any]:
     try:
-        asked = json.loads(body)
+        requested = json.loads(body)
     except ValueError:
         raise _RefusedError(400, "JSON Parse error: Invalid value. at offset: 0") from None
     summand = SUMMANDS[name]
     signatures = json.loads(METADATA[name])["metadata"]["signature_def"]["signature_def"]
-    signature = asked.get("signature_name") or "serving_default"
+    signature = requested.get("signature_name") or "serving_default"
     if signature not in signatures:
         raise _RefusedError(400, f'Serving signature name: "{signature}" not found in signature def')
     if method == "predict":
-        return _predict(asked, summand)
+        return _predict(requested, summand)
     expected = f"tensorflow/serving/{method}"
     if signatures[signature]["method_name"] != expected:
         word = {"classify": "classification", "regress": "regression"}[method]
         found = signatures[signature]["method_name"]
         raise _RefusedError(400, f"Expected {word} signature method_name to be {expected}. Was: {found}")
-    if "examples" not in asked:
+    if "examples" not in requested:
         raise _RefusedError(400, "When method is classify, key 'examples' is expected and was not found")
-    values = [_half(_only(example["x"]), summand) for example in asked["examples"]]
+    values = [_half(_only(example["x"]), summand) for example in requested["examples"]]
     return {"results": [[["", value]] for value in values] if method == "classify" else values}
 
 
@@ -144,12 +144,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
 
     def _answer(self, body: bytes) -> None:
-        status, told = answer(self.command, self.path, body)
+        status, reply = answer(self.command, self.path, body)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(reply)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(reply)
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

@@ -29,11 +29,11 @@ def test_urls(url: str, host: str, port: int, line: bytes) -> None:
 def test_latency() -> None:
     """A slower reply raises the average at once, faster ones lower it gradually."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
-    told = []
+    report = []
     for seconds in (0.1, 0.5, 0.1, 0.1):
         endpoint.observe_latency(seconds)
-        told.append(round(endpoint.latency, 3))
-    assert told == [0.1, 0.5, 0.46, 0.424]
+        report.append(round(endpoint.latency, 3))
+    assert report == [0.1, 0.5, 0.46, 0.424]
 
 
 @pytest.mark.parametrize(

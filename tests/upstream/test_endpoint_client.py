@@ -129,15 +129,15 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("script, told", ENDS, ids=lambda it: getattr(it, "__name__", ""))
-def test_how_it_ends(script: Any, told: UnaryReply | ErrorKind) -> None:
+@pytest.mark.parametrize("script, report", ENDS, ids=lambda it: getattr(it, "__name__", ""))
+def test_how_it_ends(script: Any, report: UnaryReply | ErrorKind) -> None:
     """Any gRPC status is a reply; a reply without one is a failure of the endpoint."""
 
     async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
-        assert await asked(pool) == told
-        heard = engine.calls[0]
-        assert (heard.value(":path"), heard.value(":authority")) == (PATH, "engine:1")
-        assert (heard.value("authorization"), heard.value("te")) == ("Bearer secret", "trailers")
+        assert await asked(pool) == report
+        received = engine.calls[0]
+        assert (received.value(":path"), received.value(":authority")) == (PATH, "engine:1")
+        assert (received.value("authorization"), received.value("te")) == ("Bearer secret", "trailers")
 
     scene(play, script)
 

@@ -134,9 +134,9 @@ def test_an_endpoint_is_probed_at_once_when_somebody_calls() -> None:
             async with asyncio.timeout(30):
                 while prober.health[key] is READY:
                     await asyncio.sleep(0.01)
-            asked = len(engine.heads)
+            requested = len(engine.heads)
             await asyncio.sleep(0.12)
-            assert len(engine.heads) == asked
+            assert len(engine.heads) == requested
             await prober.close()
 
     asyncio.run(scene())

@@ -134,13 +134,13 @@ def test_lots_are_the_same_in_every_process() -> None:
         "from tests.upstream.test_prefix_index import *\n"
         "print(*[choose(index(), servers(0, 0, 0, 0), b'%04d' % number) for number in range(40)])"
     )
-    told = {
+    output = {
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, check=True, env={"PYTHONHASHSEED": seed}
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(output) == 1
 
 
 def test_blocks_that_are_not_seen_again_go() -> None:

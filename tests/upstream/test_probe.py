@@ -121,16 +121,16 @@ def test_closing_in_the_middle() -> None:
     run(whole())
 
 
-async def closes(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def closes(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.close()
 
 
-async def never(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def never(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     await reader.read()
 
 
 def replies(status: int) -> Any:
-    async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def script(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 %d Told\r\nContent-Length: 0\r\n\r\n" % status)
 
     return script
@@ -148,8 +148,8 @@ BY_REST = [
 def by_path(**statuses: int) -> Any:
     """Answers each path with its status, 404 by default: `v1_models=200`."""
 
-    async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        name = heard.line.split()[1].strip("/").replace("/", "_")
+    async def script(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        name = received.line.split()[1].strip("/").replace("/", "_")
         body = b'{"data": [{"id": "llama"}]}'
         head = b"HTTP/1.1 %d Told\r\nContent-Length: %d\r\n\r\n" % (statuses.get(name, 404), len(body))
         writer.write(head + body)
@@ -185,7 +185,7 @@ def test_each_protocol_has_its_own_question(
         await engine.start()
         probe = EndpointProbe(spec(engine.url, protocol=protocol), engine.url)
         assert await probe.check() is found
-        assert [heard.line.split()[1] for heard in engine.heard] == paths
+        assert [received.line.split()[1] for received in engine.heard] == paths
         await probe.close()
         engine.stop()
 
@@ -204,7 +204,7 @@ def test_the_path_that_answers_is_remembered() -> None:
 
         async def asks() -> tuple[Readiness, list[str]]:
             engine.heard.clear()
-            return await probe.check(), [heard.line.split()[1] for heard in engine.heard]
+            return await probe.check(), [received.line.split()[1] for received in engine.heard]
 
         assert await asks() == (Readiness.READY, ["/health", "/api/models"])
         assert await asks() == (Readiness.READY, ["/api/models"])
@@ -223,9 +223,9 @@ def test_the_path_that_answers_is_remembered() -> None:
 def test_models_and_load_are_asked_for() -> None:
     """The models of an OpenAI engine, and its load where the rules enable it, are requested with the engine's key."""
 
-    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def answer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         bodies = {"/v1/models": b'{"data": [{"id": "llama"}]}', "/metrics": b"vllm:num_requests_running 3\n"}
-        body = bodies[heard.line.split()[1]]
+        body = bodies[received.line.split()[1]]
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     async def whole() -> None:
@@ -234,7 +234,7 @@ def test_models_and_load_are_asked_for() -> None:
         probe = EndpointProbe(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
         assert await probe.models() == {"llama"}
         assert await probe.load() == Load(3)
-        assert {heard.value("authorization") for heard in engine.heard} == {"Bearer secret"}
+        assert {received.value("authorization") for received in engine.heard} == {"Bearer secret"}
         await probe.close()
         silent = EndpointProbe(spec(engine.url), engine.url)
         assert (await silent.models(), await silent.load()) == (None, None)
@@ -249,7 +249,7 @@ def test_models_and_load_are_asked_for() -> None:
 def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
     """Triton's metrics are at another port of the same host, for gRPC endpoints too."""
 
-    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def answer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         body = b'nv_inference_pending_request_count{model="m"} 4\n'
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 

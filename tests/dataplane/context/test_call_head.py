@@ -129,9 +129,9 @@ def test_each_call_has_its_own(tmp_path: Path) -> None:
             call = await ask(number)
             assert (call.status, call.value("x-request-id")) == (0, f"r-{number:03d}")
             assert call.value("x-pointsman-route") == ("all" if number < 5 else "new")
-            heard = engine.calls[-1]
-            assert heard.value("x-request-id") == f"r-{number:03d}"
-            assert heard.value("traceparent") == f"00-{number:032d}-{number:016d}-01"
+            received = engine.calls[-1]
+            assert received.value("x-request-id") == f"r-{number:03d}"
+            assert received.value("traceparent") == f"00-{number:032d}-{number:016d}-01"
 
     scene(tmp_path, play, GrpcEngine(answer))
 

@@ -48,7 +48,7 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         tap = Tap(loop, path)
         tap.open()
         assert not tap.is_open_for("r", 1)
-        heard: list[bytes] = []
+        received: list[bytes] = []
         writers: list[asyncio.StreamWriter] = []
         gate = asyncio.Event()
 
@@ -57,7 +57,7 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
             await gate.wait()
             captures = CaptureReader()
             while data := await reader.read(1 << 20):
-                heard.extend(each.request for each in captures.feed(data))
+                received.extend(each.request for each in captures.feed(data))
             writer.close()
 
         server = await asyncio.start_unix_server(listen, path)
@@ -69,9 +69,9 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         assert 1 < given < 10
         assert tap.counts["r", "busy"] == 100 - given
         gate.set()
-        while len(heard) < given:
+        while len(received) < given:
             await asyncio.sleep(0.01)
-        assert set(heard) == {body}
+        assert set(received) == {body}
         assert tap.is_open_for("r", given + 1)
         assert not tap.is_open_for("r", given)
         assert tap.is_open_for("other", 1)

@@ -79,8 +79,8 @@ class Call:
 
     @property
     def status(self) -> int | None:
-        told = self.value("grpc-status")
-        return int(told) if told is not None else None
+        reply = self.value("grpc-status")
+        return int(reply) if reply is not None else None
 
     @property
     def is_over(self) -> bool:

@@ -224,6 +224,6 @@ def answers(messages: list[bytes]) -> list[str]:
     found = []
     for message in messages:
         read = service_pb2.ModelStreamInferResponse.FromString(message)
-        told = read.infer_response.id or read.infer_response.model_name
-        found.append(f"{told}: {read.error_message}" if read.error_message else told)
+        reply = read.infer_response.id or read.infer_response.model_name
+        found.append(f"{reply}: {read.error_message}" if read.error_message else reply)
     return found

@@ -46,14 +46,14 @@ class RandomEngine(grpc.GenericRpcHandler):
 
     async def stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for message in messages:
-            asked = service_pb2.ModelInferRequest.FromString(message)
+            requested = service_pb2.ModelInferRequest.FromString(message)
             await asyncio.sleep(self.dice.choice((0, 0, 0.01, 0.1)))
             if self.dice.random() < 0.03:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "by the dice")
-            told = service_pb2.ModelStreamInferResponse()
-            told.infer_response.model_name, told.infer_response.id = asked.model_name, asked.id
-            told.infer_response.raw_output_contents.append(bytes(self.dice.choice((0, 100, 70_000))))
-            yield told.SerializeToString()
+            reply = service_pb2.ModelStreamInferResponse()
+            reply.infer_response.model_name, reply.infer_response.id = requested.model_name, requested.id
+            reply.infer_response.raw_output_contents.append(bytes(self.dice.choice((0, 100, 70_000))))
+            yield reply.SerializeToString()
 
 
 @asynccontextmanager
@@ -101,11 +101,11 @@ async def messages(ids: list[str], dice: random.Random) -> AsyncIterator[bytes]:
 
 
 async def conversation(call: Any, ids: list[str]) -> None:
-    told = []
+    reply = []
     async for message in call:
         response = service_pb2.ModelStreamInferResponse.FromString(message)
-        told.append(response.infer_response.id)
-    assert told == ids, (told, ids)
+        reply.append(response.infer_response.id)
+    assert reply == ids, (reply, ids)
 
 
 async def one_round(it: GrpcStage, dice: random.Random) -> dict[str, int]:

@@ -90,15 +90,15 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("told", OTHERS.values(), ids=OTHERS)
-def test_what_is_no_http2(tmp_path: Path, told: bytes) -> None:
+@pytest.mark.parametrize("reply", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_http2(tmp_path: Path, reply: bytes) -> None:
     """The call fails with an error that names the endpoint, the endpoint's breaker counts the failure, and the other
     engine still serves."""
 
     async def whole() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1000)
-            writer.write(told)
+            writer.write(reply)
             await writer.drain()
             writer.close()
 

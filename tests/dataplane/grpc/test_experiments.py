@@ -109,10 +109,10 @@ def test_a_client_that_gives_up_says_nothing(tmp_path: Path) -> None:
 
 def test_an_arm_is_chosen_by_metadata(tmp_path: Path) -> None:
     """The force key allows it; a wrong key is PERMISSION_DENIED. Neither field reaches an engine."""
-    heard: list[str] = []
+    received: list[str] = []
 
     async def listen(call: Call) -> None:
-        heard.extend(f"{name}: {value}" for name, value in call.fields)
+        received.extend(f"{name}: {value}" for name, value in call.fields)
         await answer(call)
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
@@ -126,7 +126,7 @@ def test_an_arm_is_chosen_by_metadata(tmp_path: Path) -> None:
         assert call.status == PERMISSION_DENIED
         call = await client.ask(request(), metadata=[("x-pointsman-force", "x=no"), ("x-pointsman-force-key", KEY)])
         assert call.status == INVALID_ARGUMENT
-        assert not [line for line in heard if "force" in line or KEY in line]
+        assert not [line for line in received if "force" in line or KEY in line]
 
     scene(tmp_path, play, listen, FORCING)
 
@@ -347,7 +347,9 @@ def test_calls_to_rest_engines_and_rest_to_grpc_engines_count(tmp_path: Path) ->
 BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}'
 
 
-async def rest_answer(engine: Engine, heard: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def rest_answer(
+    engine: Engine, received: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     body = b'{"model_name":"m","model_version":"1","outputs":[]}'
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)

@@ -136,8 +136,8 @@ def test_reflection(tmp_path: Path) -> None:
             symbol(CHECK[1:].split("/")[0]),
         ]
         call = await client.ask(*questions, path=REFLECTION)
-        told = [reflection_pb2.ServerReflectionResponse.FromString(message) for message in call.messages]
-        kinds = [each.WhichOneof("message_response") for each in told]
+        reply = [reflection_pb2.ServerReflectionResponse.FromString(message) for message in call.messages]
+        kinds = [each.WhichOneof("message_response") for each in reply]
         assert call.status == 0
         assert kinds == ["file_descriptor_response", "error_response", "error_response", "file_descriptor_response"]
 

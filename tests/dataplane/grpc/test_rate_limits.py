@@ -44,8 +44,8 @@ def test_a_call_beyond_a_limit_is_exhausted(tmp_path: Path) -> None:
     tenant has its own allowance."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
-        told = [(await client.ask(request(), metadata=[("x-tenant", tenant)])).status for tenant in "aaabaa"]
-        assert told == [0, 0, 0, 0, EXHAUSTED, EXHAUSTED]
+        reply = [(await client.ask(request(), metadata=[("x-tenant", tenant)])).status for tenant in "aaabaa"]
+        assert reply == [0, 0, 0, 0, EXHAUSTED, EXHAUSTED]
         call = await client.ask(request(), metadata=[("x-tenant", "a")])
         assert "limit 'few' is reached" in (call.value("grpc-message") or "")
         assert (call.value("x-pointsman-reason"), call.value("x-ratelimit-limit-requests")) == ("rate_limited", "3")
@@ -63,10 +63,10 @@ def test_each_message_of_a_stream_counts(tmp_path: Path) -> None:
         call = client.call(STREAM)
         for number in range(5):
             await call.send(request("m", str(number)))
-        told = await got(call, 5)
-        assert [line for line in told if len(line) == 1] == ["0", "1", "2"]
+        reply = await got(call, 5)
+        assert [line for line in reply if len(line) == 1] == ["0", "1", "2"]
         refused = "limit 'few' is reached (0.001 requests per second)"
-        assert [line[: len(refused) + 3] for line in told if len(line) > 1] == [f"3: {refused}", f"4: {refused}"]
+        assert [line[: len(refused) + 3] for line in reply if len(line) > 1] == [f"3: {refused}", f"4: {refused}"]
         await call.send(ended=True)
         assert (await call.over()).status == 0
         other = client.call(STREAM)
@@ -105,8 +105,8 @@ def test_a_call_that_is_converted_counts_once(tmp_path: Path) -> None:
         text = grpc_rules(engine) + f"limits: [{{name: few, {FEW}}}]\n"
         async with grpc_stage(text, tmp_path) as it:
             client = await it.grpc()
-            told = [(await client.ask(request())).status for _ in range(4)]
-            assert told[3] == EXHAUSTED and EXHAUSTED not in told[:3]
+            reply = [(await client.ask(request())).status for _ in range(4)]
+            assert reply[3] == EXHAUSTED and EXHAUSTED not in reply[:3]
             assert len(engine.heard) == 3
         engine.stop()
 

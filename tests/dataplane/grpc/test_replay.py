@@ -65,7 +65,7 @@ async def fleet(tmp_path: Path, speaks: str = "grpc", **more: Any) -> AsyncItera
 
 
 def message(number: int, value: int, **ends: bool) -> bytes:
-    return request(parameters={name: told for name, told in parameters(number, value, **ends).items() if told})
+    return request(parameters={name: reply for name, reply in parameters(number, value, **ends).items() if reply})
 
 
 def total(call: Call) -> int:
@@ -146,8 +146,8 @@ def test_a_compressed_message_is_told_plain(tmp_path: Path) -> None:
             assert total(await call.over()) == 10
             put_down(it, at)
             assert await asked(it, "grpc", 5) == 15
-            told = it[2][1 - at].grpc.calls[3]
-            assert told.compressed == [False] and told.value("grpc-encoding") is None
+            reply = it[2][1 - at].grpc.calls[3]
+            assert reply.compressed == [False] and reply.value("grpc-encoding") is None
 
     run(scene())
 

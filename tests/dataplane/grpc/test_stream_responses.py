@@ -60,10 +60,10 @@ def test_a_random_conversation(tmp_path: Path, seed: int) -> None:
             client = await it.grpc()
             for _ in range(3):
                 models = dice.sample("abdrx", dice.randrange(1, 6))
-                asked = [f"{dice.choice(models)}{number}" for number in range(dice.randrange(1, 20))]
+                requests = [f"{dice.choice(models)}{number}" for number in range(dice.randrange(1, 20))]
                 scripts["d"].sent.clear()
                 call = client.call(STREAM)
-                data = b"".join(framed((infer if each[0] == "r" else request)(each[0], each)) for each in asked)
+                data = b"".join(framed((infer if each[0] == "r" else request)(each[0], each)) for each in requests)
                 while data:
                     size = dice.choice((1, 7, 100, len(data)))
                     await call.send_raw(data[:size])
@@ -72,9 +72,9 @@ def test_a_random_conversation(tmp_path: Path, seed: int) -> None:
                 await call.send_raw(b"", ended=True)
                 await call.over()
                 assert call.status == 0, call
-                told = [each.partition(":")[0] for each in answers(call.messages)]
-                assert [each for each in told if each[0] != "d"] == [each for each in asked if each[0] != "d"]
-                assert [each for each in told if each[0] == "d"] == scripts["d"].sent
+                reply = [each.partition(":")[0] for each in answers(call.messages)]
+                assert [each for each in reply if each[0] != "d"] == [each for each in requests if each[0] != "d"]
+                assert [each for each in reply if each[0] == "d"] == scripts["d"].sent
         for engine in engines.values():
             await engine.stop()
         rest.stop()

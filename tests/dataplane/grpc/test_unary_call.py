@@ -62,10 +62,10 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
         told = [call.value(name) for name in ("x-began", "began-bin", "x-ended", "ended-bin")]
         assert told == ["yes", "AAEC", "yes", "/w=="]
         assert (call.value("x-pointsman-route"), call.value("x-request-id")) == ("all", "r-1")
-        heard = engine.calls[0]
-        assert heard.messages == [sent]
-        assert [value for name, value in heard.fields if name == "x-mine"] == ["1", "2"]
-        passed = dict(heard.fields)
+        received = engine.calls[0]
+        assert received.messages == [sent]
+        assert [value for name, value in received.fields if name == "x-mine"] == ["1", "2"]
+        passed = dict(received.fields)
         assert passed["trace-bin"] == "AAEC" and passed["cookie"] == "a=b" and passed["x-request-id"] == "r-1"
         assert passed["te"] == "trailers" and passed["via"] == "1.1 pointsman"
         assert passed[":authority"] == engine.address
@@ -310,9 +310,9 @@ def test_the_deadline_is_passed_on_and_kept(tmp_path: Path) -> None:
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = await client.ask(request(), metadata=[("grpc-timeout", "200m")])
         assert (call.status, call.value("x-pointsman-reason")) == (DEADLINE, "deadline")
-        heard = engine.calls[0]
-        assert seconds(heard.value("grpc-timeout")) <= 0.2
-        await heard.when(lambda: heard.was_reset == ErrorCodes.CANCEL)
+        received = engine.calls[0]
+        assert seconds(received.value("grpc-timeout")) <= 0.2
+        await received.when(lambda: received.was_reset == ErrorCodes.CANCEL)
         assert it.errors() == {"deadline": 1}
         assert all(endpoint.breaker.is_spotless for endpoint in it.endpoints())
 
@@ -412,8 +412,8 @@ def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
         await until(lambda: engine.calls)
         assert it.in_flight() == 1
         call.reset() if way == "reset" else client.abort()
-        heard = engine.calls[0]
-        await heard.when(lambda: heard.was_reset == ErrorCodes.CANCEL)
+        received = engine.calls[0]
+        await received.when(lambda: received.was_reset == ErrorCodes.CANCEL)
         assert it.in_flight() == 0 and it.errors() == {"client_gone": 1}
 
     scene(tmp_path, play, waits)
@@ -460,11 +460,11 @@ def test_compressed_messages(tmp_path: Path, encoding: str, route: str) -> None:
             data = compressed(encoding, request())
             await call.send_raw(data, ended=True)
             assert (await call.over()).status == 0
-            heard = engine.calls[0]
+            received = engine.calls[0]
             if "model" in route:
-                assert (heard.messages, heard.compressed) == ([request("there")], [False])
+                assert (received.messages, received.compressed) == ([request("there")], [False])
             else:
-                assert heard.data == data
+                assert received.data == data
         await engine.stop()
 
     run(whole())
@@ -574,12 +574,12 @@ def test_a_client_that_does_not_read_stops_its_engine(tmp_path: Path) -> None:
         call.pause()
         await call.send(request(raw_input_contents=[bytes(100)]), ended=True)
         await until(lambda: len(call.data) >= 65_535)
-        heard = engine.calls[0]
+        received = engine.calls[0]
         before = -1
-        while before != heard.num_sent:  # until the engine stops sending
-            before = heard.num_sent
+        while before != received.num_sent:  # until the engine stops sending
+            before = received.num_sent
             assert (await client.ask(request())).status == 0
-        assert heard.num_sent - len(call.data) < 2 * WINDOW
+        assert received.num_sent - len(call.data) < 2 * WINDOW
         call.resume()
         assert (await call.over()).status == 0 and len(call.messages[0]) == size
 

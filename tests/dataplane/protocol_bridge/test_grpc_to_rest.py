@@ -39,24 +39,26 @@ class Model:
         self.decoupled = decoupled
         self.answer = answer or self.infer
 
-    async def __call__(self, engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        path = heard.line.split(" ")[1]
+    async def __call__(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        path = received.line.split(" ")[1]
         if path.endswith("/config"):
             writer.write(reply({"name": "m", "model_transaction_policy": {"decoupled": self.decoupled}}))
         elif path.endswith(("/m", "/r")):
-            told = {"name": "m", "versions": ["1"], "platform": "p", "inputs": [], "outputs": []}
-            told["outputs"] = [{"name": "text_output", "datatype": "BYTES", "shape": [1]}]
-            writer.write(reply(told))
+            report = {"name": "m", "versions": ["1"], "platform": "p", "inputs": [], "outputs": []}
+            report["outputs"] = [{"name": "text_output", "datatype": "BYTES", "shape": [1]}]
+            writer.write(reply(report))
         elif "/infer" in path or "/generate" in path:
-            await self.answer(engine, heard, reader, writer)
+            await self.answer(engine, received, reader, writer)
         else:
             writer.write(reply({"error": "not here"}, 404))
 
-    async def infer(self, engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        asked = json.loads(heard.body[: int(heard.value("inference-header-content-length") or len(heard.body))])
-        model = heard.line.split("/")[3]
+    async def infer(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        requested = json.loads(
+            received.body[: int(received.value("inference-header-content-length") or len(received.body))]
+        )
+        model = received.line.split("/")[3]
         output = {"name": "y", "datatype": "INT32", "shape": [1], "data": [1]}
-        writer.write(reply({"model_name": model, "model_version": "1", "id": asked.get("id"), "outputs": [output]}))
+        writer.write(reply({"model_name": model, "model_version": "1", "id": requested.get("id"), "outputs": [output]}))
 
 
 def scene(tmp_path: Path, play: Any, scripts: dict[str, Any], options: str = "", **more: Any) -> None:
@@ -76,7 +78,7 @@ def scene(tmp_path: Path, play: Any, scripts: dict[str, Any], options: str = "",
 
 
 def asked(engine: Engine) -> list[Heard]:
-    return [heard for heard in engine.heard if heard.line.startswith("POST")]
+    return [received for received in engine.heard if received.line.startswith("POST")]
 
 
 # Unary
@@ -90,42 +92,46 @@ def test_an_inference(tmp_path: Path) -> None:
         assert call.status == 0
         assert service_pb2.ModelInferResponse.FromString(call.messages[0]).id == "7"
         assert (call.value("x-pointsman-engine"), call.value("x-request-id")) == ("m", "r")
-        (heard,) = engine.heard
-        assert heard.line == "POST /v2/models/m/infer HTTP/1.1"
-        assert (heard.value("x-mine"), heard.value("x-request-id"), heard.value("grpc-encoding")) == ("1", "r", None)
+        (received,) = engine.heard
+        assert received.line == "POST /v2/models/m/infer HTTP/1.1"
+        assert (received.value("x-mine"), received.value("x-request-id"), received.value("grpc-encoding")) == (
+            "1",
+            "r",
+            None,
+        )
         assert it.requests() == {200: 1} and [line["status"] for line in it.log()] == [200]
 
     scene(tmp_path, play, {"m": Model()})
 
 
-async def closes(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def closes(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.transport.abort()
 
 
-async def cuts(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def cuts(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(reply({"model_name": "m"})[:-3])
     await writer.drain()
     writer.close()
 
 
-async def no_json(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def no_json(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(reply(b"<html>"))
 
 
-async def wrong_json(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def wrong_json(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(reply({"outputs": 5}))
 
 
-async def lying_length(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def lying_length(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     body = b'{"outputs":[]}'
     writer.write(b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: abc\r\nContent-Length: 14\r\n\r\n" + body)
 
 
-async def refuses(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def refuses(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(reply({"error": "no such model"}, 404))
 
 
-async def busy(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+async def busy(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
     writer.write(reply(b"", 503))
 
 
@@ -152,8 +158,8 @@ def test_engines_that_fail(tmp_path: Path, script: Any, status: int, path: str) 
         model = engine.script
         call = client.call(STREAM)
         await call.send(infer(request_id="1"))
-        (told,) = await got(call, 1)
-        assert told.startswith("1: ") and len(told) > 3
+        (report,) = await got(call, 1)
+        assert report.startswith("1: ") and len(report) > 3
         assert isinstance(model, Model)
         model.answer = model.infer
         await call.send(infer(request_id="2"), ended=True)
@@ -203,7 +209,7 @@ def test_a_model_without_a_name(tmp_path: Path) -> None:
 def test_deadlines(tmp_path: Path) -> None:
     """A deadline ends the call and the engine's connection."""
 
-    async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         await reader.read()
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
@@ -222,7 +228,7 @@ def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
     """The engine's connection is closed at once, which is how HTTP/1.1 cancels a request."""
     gone = asyncio.Event()
 
-    async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         await reader.read()
         gone.set()
 
@@ -240,7 +246,7 @@ def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_the_model_is_asked_about(tmp_path: Path) -> None:
-    async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         await reader.read()
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
@@ -269,11 +275,11 @@ def test_messages_of_one_model_are_asked_in_turn(tmp_path: Path) -> None:
 def test_an_error_leaves_no_gap(tmp_path: Path) -> None:
     """After a message has failed, the responses to later messages of both models are not held back."""
 
-    async def fails_once(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        if b'"1"' in heard.body:
+    async def fails_once(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        if b'"1"' in received.body:
             writer.write(reply({"error": "not this one"}, 400))
         else:
-            await Model().infer(engine, heard, reader, writer)
+            await Model().infer(engine, received, reader, writer)
 
     async def play(it: GrpcStage, client: GrpcClient, m: Engine, r: Engine) -> None:
         call = client.call(STREAM)
@@ -291,8 +297,8 @@ def test_a_decoupled_model(tmp_path: Path) -> None:
     """A decoupled model's events become responses one by one, error events too; a broken event stream ends with an
     error."""
 
-    async def events(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        assert "/generate_stream" in heard.line
+    async def events(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        assert "/generate_stream" in received.line
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for event in (
             b'data: {"text_output": "a"}\n\n',
@@ -302,7 +308,7 @@ def test_a_decoupled_model(tmp_path: Path) -> None:
         ):
             writer.write(b"%x\r\n%b\r\n" % (len(event), event))
             await writer.drain()
-        if b"cut" in heard.body:
+        if b"cut" in received.body:
             writer.transport.abort()
         else:
             writer.write(b"0\r\n\r\n")
@@ -330,7 +336,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
     event = b'data: {"text_output": "' + b"x" * 40_000 + b'"}\n\n'
     sent = [0]
 
-    async def events(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def events(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(500):
             writer.write(b"%x\r\n%b\r\n" % (len(event), event))

@@ -53,9 +53,9 @@ def test_an_inference(tmp_path: Path) -> None:
         )
         assert (status(call), bytes(call.data)) == (200, b'{"ok":true}')
         assert call.value("connection") is None and call.value("x-pointsman-engine") == "it"
-        (heard,) = engine.heard
-        assert heard.line == "POST /v2/models/m/infer HTTP/1.1" and heard.body == b"{}"
-        assert heard.value("x-mine") == "1" and heard.value("content-length") == "2"
+        (received,) = engine.heard
+        assert received.line == "POST /v2/models/m/infer HTTP/1.1" and received.body == b"{}"
+        assert received.value("x-mine") == "1" and received.value("content-length") == "2"
 
     scene(tmp_path, play)
 
@@ -64,10 +64,10 @@ def test_many_at_a_time(tmp_path: Path) -> None:
     """A request does not wait for earlier ones."""
     go_on = asyncio.Event()
 
-    async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        if b"wait" in heard.body:
+    async def slow(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        if b"wait" in received.body:
             await go_on.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(heard.body), heard.body))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received.body), received.body))
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         first = client.request("POST", "/v2/models/m/infer")
@@ -91,17 +91,17 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("method, path, told", ANSWERS)
+@pytest.mark.parametrize("method, path, reply", ANSWERS)
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_answers(tmp_path: Path, method: str, path: str, told: int, kind: str) -> None:
+def test_answers(tmp_path: Path, method: str, path: str, reply: int, kind: str) -> None:
     """Every handler answers HEAD like GET without the body: it sends no DATA."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Any) -> None:
         call = await ask(client, method, path)
-        assert status(call) == told and call.was_reset is None
+        assert status(call) == reply and call.was_reset is None
         if method == "GET":
             head = await ask(client, "HEAD", path)
-            assert (status(head), bytes(head.data)) == (told, b"")
+            assert (status(head), bytes(head.data)) == (reply, b"")
             assert head.value("content-length") == call.value("content-length")
             assert head.was_reset is None
 
@@ -133,12 +133,12 @@ def test_events_come_one_by_one(tmp_path: Path) -> None:
     scene(tmp_path, play, GrpcEngine(slow))
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
+@pytest.mark.parametrize("reply", [True, False])
+def test_a_body_that_is_too_long(tmp_path: Path, reply: bool) -> None:
     """A body that is too long gets 413, with or without a content-length; the rest of it is not read."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
-        fields = [("content-length", "200000")] if told else []
+        fields = [("content-length", "200000")] if reply else []
         call = client.request("POST", "/v2/models/m/infer", *fields)
         sending = asyncio.create_task(call.send_raw(bytes(200_000), ended=True))
         await call.when(lambda: call.fields)
@@ -169,9 +169,9 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
     """While the engine does not read, the client's window stays closed, so that memory does not hold the whole body."""
     go_on = asyncio.Event()
 
-    async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def slow(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         await go_on.wait()
-        await reader.readexactly(int(heard.value("content-length") or 0))
+        await reader.readexactly(int(received.value("content-length") or 0))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async def whole() -> None:
@@ -193,7 +193,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
     """The reply comes before the body is complete; then the client's stream is reset."""
 
-    async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def early(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
         await writer.drain()
         writer.close()
@@ -217,7 +217,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
     """Once the client has read the reply, the rest of its request is not needed: the stream ends."""
     size = 100_000
 
-    async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def early(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
 
     async def whole() -> None:
@@ -242,7 +242,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
 def test_a_client_that_leaves(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
-    async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         await reader.read()
         gone.set()
 
@@ -261,8 +261,8 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
     """A client that does not read pauses its engine; other streams on the same connection continue."""
     size, sent = 30_000_000, [0]
 
-    async def long(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
-        if b"long" not in heard.body:
+    async def long(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+        if b"long" not in received.body:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
@@ -287,7 +287,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
 def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
     """The stream is reset, so that the client can detect the incomplete reply."""
 
-    async def cuts(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    async def cuts(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
         await writer.drain()
         writer.close()
@@ -325,7 +325,7 @@ def test_generate_stream_over_grpc(tmp_path: Path) -> None:
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         call = await ask(client, "POST", STREAM_PATH, GENERATE)
         assert status(call) == 200 and call.data.count(b"data: ") == 2
-        assert [heard.value(":path") for heard in engine.calls][-1] == STREAM
+        assert [received.value(":path") for received in engine.calls][-1] == STREAM
         call = await ask(client, "POST", "/v2/models/m/infer", INFER)
         assert json.loads(bytes(call.data))["model_name"] == "m"
 

@@ -81,10 +81,14 @@ def test_an_inference(tmp_path: Path) -> None:
         reply = await it.ask(post("/v2/models/m/versions/1/infer", INFER, "X-Mine: 1", "X-Request-Id: r"))
         assert reply.status == 200 and json.loads(reply.body)["model_name"] == "m"
         assert reply.headers["x-pointsman-engine"] == "it" and reply.headers["x-request-id"] == "r"
-        (heard,) = engine.calls
-        asked = service_pb2.ModelInferRequest.FromString(heard.messages[0])
-        assert (asked.model_name, asked.model_version) == ("m", "1")
-        assert (heard.value("x-mine"), heard.value("x-request-id"), heard.value("content-length")) == ("1", "r", None)
+        (received,) = engine.calls
+        requested = service_pb2.ModelInferRequest.FromString(received.messages[0])
+        assert (requested.model_name, requested.model_version) == ("m", "1")
+        assert (received.value("x-mine"), received.value("x-request-id"), received.value("content-length")) == (
+            "1",
+            "r",
+            None,
+        )
         assert it.requests() == {200: 1}
 
     scene(tmp_path, play)

@@ -41,7 +41,7 @@ class Request:
         # The bytes are copied out before respond() returns, so a backend may reuse its arrays afterwards.
         self.outputs = {name: array.copy() for name, array in outputs.items()}
 
-    def when_cancelled(self, told: Callable[[], None]) -> None:
+    def when_cancelled(self, reply: Callable[[], None]) -> None:
         """Does nothing: no client cancels."""
 
     def fail(self, error: EngineError) -> None:

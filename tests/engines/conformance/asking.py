@@ -110,9 +110,9 @@ def in_json(ask: Ask) -> dict[str, Any]:
     return {**arguments, "outputs": outputs_of(ask, http_client, binary_data=False)}
 
 
-def answer_of(ask: Callable[[], Any], told: Callable[[Any], Any]) -> Any:
+def answer_of(ask: Callable[[], Any], reply: Callable[[Any], Any]) -> Any:
     try:
-        return told(ask())
+        return reply(ask())
     except InferenceServerException as error:
         return refusal(error)
     except TimeoutError as error:

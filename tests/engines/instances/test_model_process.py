@@ -281,8 +281,8 @@ def test_a_restart_that_fails_is_tried_again(stage: Stage, tmp_path: Path) -> No
 
 def test_instances_die_with_the_host(tmp_path: Path) -> None:
     """The instances and their child processes end with the host, however it ends."""
-    told = tmp_path / "pid"
-    spec = model(tmp_path / "orphan", ORPHAN.format(path=str(told)))
+    reply = tmp_path / "pid"
+    spec = model(tmp_path / "orphan", ORPHAN.format(path=str(reply)))
     script = (
         "import asyncio\nfrom pathlib import Path\nfrom engines.instances import start\n"
         "from tests.engines.instances.stage import read\n"
@@ -295,7 +295,7 @@ def test_instances_die_with_the_host(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         instance = int(host.stdout.readline())
-        started = int(told.read_text())
+        started = int(reply.read_text())
         assert alive(instance) and alive(started)
         host.kill()
     eventually(lambda: not alive(instance) and not alive(started))

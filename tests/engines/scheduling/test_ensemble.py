@@ -128,7 +128,7 @@ def test_parameters_go_to_each_step():
     """Id, parameters, priority, timeout, sequence and trace context are passed to each step, with the step's
     version."""
     stage = Stage(step("a", {"i": "IN"}, {"o": "T"}, version=3) + step("b", {"i": "T"}, {"o": "OUT"}))
-    said = {
+    text = {
         "parameters": {"k": 1},
         "priority": 2,
         "timeout_us": 30,
@@ -136,11 +136,11 @@ def test_parameters_go_to_each_step():
         "sequence_start": True,
         "trace": {"traceparent": "00-1-2-01"},
     }
-    stage.submit("7", **said)
+    stage.submit("7", **text)
     stage.models.answer("a", x("o"))
     for model in "ab":
         request = stage.models.requests[model][0].request
-        assert {name: getattr(request, name) for name in said} == said
+        assert {name: getattr(request, name) for name in text} == text
         assert (request.id, request.sequence_end) == ("7", False)
     assert [stage.models.requests[model][0].request.version for model in "ab"] == ["3", ""]
     assert stage.models.versions == ["3", ""]
@@ -154,8 +154,8 @@ def test_a_step_may_set_the_position_in_a_sequence():
     request = stage.models.requests["b"][0].request
     assert (request.sequence_id, request.sequence_start, request.sequence_end) == (9, False, True)
     stage.models.answer("b", x("o"))
-    said = {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
-    assert stage.client.replies["1"].responses[0].parameters == said
+    text = {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
+    assert stage.client.replies["1"].responses[0].parameters == text
 
 
 @pytest.mark.parametrize(

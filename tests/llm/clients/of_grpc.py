@@ -32,8 +32,8 @@ def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
 def stream_infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
     """All of the responses as one."""
     results = _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
-    told = [_inferred(result) for result in results if result.get_response().outputs]
-    return replace(told[0], array=np.concatenate([each.array for each in told]))
+    output = [_inferred(result) for result in results if result.get_response().outputs]
+    return replace(output[0], array=np.concatenate([each.array for each in output]))
 
 
 def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:

@@ -32,17 +32,17 @@ NUMPY = {"BYTES": np.object_, "BOOL": np.bool_, "INT32": np.int32, "FP32": np.fl
 
 def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
     """The inputs of a V2 request: name -> datatype and value."""
-    said: dict[str, tuple[str, Any]] = {"text_input": ("BYTES", PROMPT)}
+    text: dict[str, tuple[str, Any]] = {"text_input": ("BYTES", PROMPT)}
     match asked.tensors:
         case "vllm":
             sampling = json.dumps({"max_tokens": asked.max_tokens, **asked.options.get("sampling", {})})
-            said |= {"stream": ("BOOL", asked.streams), "exclude_input_in_output": ("BOOL", True)}
-            said |= {"sampling_parameters": ("BYTES", sampling)} | dict.fromkeys(_FLAGS, ("BOOL", True))
+            text |= {"stream": ("BOOL", asked.streams), "exclude_input_in_output": ("BOOL", True)}
+            text |= {"sampling_parameters": ("BYTES", sampling)} | dict.fromkeys(_FLAGS, ("BOOL", True))
         case "trtllm":
-            said |= {"max_tokens": ("INT32", asked.max_tokens), "stream": ("BOOL", asked.streams)}
+            text |= {"max_tokens": ("INT32", asked.max_tokens), "stream": ("BOOL", asked.streams)}
         case "plain":
-            said |= {"max_tokens": ("INT32", asked.max_tokens)}
-    return said | {name: ("BYTES", value) for name, value in asked.options.items() if name != "sampling"}
+            text |= {"max_tokens": ("INT32", asked.max_tokens)}
+    return text | {name: ("BYTES", value) for name, value in asked.options.items() if name != "sampling"}
 
 
 def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
@@ -89,8 +89,8 @@ def ask_generate(gateway: Child, asked: Asked) -> Told:
     body = {name: value for name, (_, value) in fields(asked).items()} | ({"id": asked.id} if asked.id else {})
     with plain_http.stream("POST", url, json=body, timeout=TIMEOUT_SECONDS) as reply:
         if reply.status_code != 200:
-            told = json.loads(reply.read().removeprefix(b"data: "))
-            raise RefusedError(reply.status_code, words(told), told)
+            report = json.loads(reply.read().removeprefix(b"data: "))
+            raise RefusedError(reply.status_code, words(report), report)
         if asked.streams:
             told_events = (json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: "))
             events = gathered(told_events, lambda event: event.get("text_output"), asked)
@@ -114,8 +114,8 @@ def ask_infer_stream(gateway: Child, asked: Asked) -> Told:
 
 def infer_stream(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
     data = [each.decode() if isinstance(each, bytes) else each for each in tensor.array.reshape(-1).tolist()]
-    told = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.array.shape), "data": data}
-    replies = _infer_stream(gateway, model, [told], Asked(model, id=id))
+    report = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.array.shape), "data": data}
+    replies = _infer_stream(gateway, model, [report], Asked(model, id=id))
     found = [element for reply in replies for element in reply["outputs"][0]["data"]]
     return Inferred(np.array(found), replies[0]["model_name"], replies[0]["id"])
 
@@ -124,8 +124,8 @@ def _infer_stream(gateway: Child, model: str, tensors: list[dict[str, Any]], ask
     url = f"{gateway.http_url}/v2/models/{model}/infer_stream"
     with plain_http.stream("POST", url, json={"id": asked.id, "inputs": tensors}, timeout=TIMEOUT_SECONDS) as reply:
         if reply.status_code != 200:
-            told = json.loads(reply.read().removeprefix(b"data: "))
-            raise RefusedError(reply.status_code, words(told), told)
+            report = json.loads(reply.read().removeprefix(b"data: "))
+            raise RefusedError(reply.status_code, words(report), report)
         told_events = (json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: "))
         return gathered(told_events, lambda event: _first_outputs(event).get("text_output"), asked)
 

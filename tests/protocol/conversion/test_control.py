@@ -25,9 +25,9 @@ def test_every_control_rpc_has_an_entry() -> None:
 @pytest.mark.parametrize(("rpc", "fields", "method", "target", "json_body"), REQUESTS)
 def test_requests(rpc: str, fields: Fields, method: str, target: str, json_body: Any) -> None:
     """Equivalent gRPC and REST requests convert into each other byte for byte."""
-    asked = RestRequest(method, target, RestBody(body(json_body).replace(b"\\u00fc", "ü".encode())))
-    assert rest_request(rpc, request(rpc, **fields)) == asked
-    assert rpc_request(method, target, asked.body.data) == (rpc, request(rpc, **fields))
+    sent = RestRequest(method, target, RestBody(body(json_body).replace(b"\\u00fc", "ü".encode())))
+    assert rest_request(rpc, request(rpc, **fields)) == sent
+    assert rpc_request(method, target, sent.body.data) == (rpc, request(rpc, **fields))
 
 
 # REST routing treats a model's trace settings and the statistics of all models as separate operations.
@@ -118,11 +118,11 @@ def test_numbers_that_triton_tells_as_texts(path: str) -> None:
 )
 def test_what_younger_servers_say(rpc: str, reply: Any, fields: Fields) -> None:
     """Fields missing from the schema are dropped, and the other fields are converted."""
-    said = parse(f"inference.{rpc}Response", rpc_response(rpc, 200, body(reply)))
+    text = parse(f"inference.{rpc}Response", rpc_response(rpc, 200, body(reply)))
     if rpc == "ModelConfig":
-        assert said.config.name == fields.get("name", "")
+        assert text.config.name == fields.get("name", "")
     else:
-        assert said == message(f"inference.{rpc}Response")(**fields)
+        assert text == message(f"inference.{rpc}Response")(**fields)
 
 
 @pytest.mark.parametrize(

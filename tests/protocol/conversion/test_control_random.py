@@ -38,9 +38,9 @@ KNOWN_JSON = st.recursive(
 def test_any_json_is_read_or_refused(rpc: str, value: Any) -> None:
     """Any JSON converts to a valid request or reply, or is rejected with a GatewayError of the expected kind."""
     data = json.dumps(value).encode()
-    for asked in (item for item in REQUESTS if item[0] == rpc):
+    for sent in (item for item in REQUESTS if item[0] == rpc):
         try:
-            name, made = rpc_request(asked[2], asked[3], data)
+            name, made = rpc_request(sent[2], sent[3], data)
         except GatewayError as error:
             assert error.kind is ErrorKind.BAD_REQUEST
         else:
@@ -57,8 +57,8 @@ def test_any_json_is_read_or_refused(rpc: str, value: Any) -> None:
 def test_any_bytes_are_read_or_refused(rpc: str, data: bytes, status: int) -> None:
     """Any bytes convert to a valid message, or are rejected with a GatewayError or RpcError."""
     try:
-        asked = rest_request(rpc, data)
-        assert asked.target.isascii()
+        sent = rest_request(rpc, data)
+        assert sent.target.isascii()
     except GatewayError as error:
         assert error.kind in (ErrorKind.BAD_REQUEST, ErrorKind.UNSUPPORTED)
     try:
@@ -148,5 +148,5 @@ def test_requests_come_back(drawn: tuple[str, Fields]) -> None:
     """Names, settings and files survive a round trip through REST."""
     rpc, fields = drawn
     data = request(rpc, **fields)
-    asked = rest_request(rpc, data)
-    assert rpc_request(asked.method, asked.target, asked.body.data) == (rpc, data)
+    sent = rest_request(rpc, data)
+    assert rpc_request(sent.method, sent.target, sent.body.data) == (rpc, data)

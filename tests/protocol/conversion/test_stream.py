@@ -15,11 +15,11 @@ OTHER = 'parameters {key: "p" value {bool_param: true}}'
 FINAL = 'parameters {key: "triton_final_response" value {bool_param: %s}}'
 
 
-@pytest.mark.parametrize("is_final, told", [(None, ""), (True, FINAL % "true"), (False, FINAL % "false")])
-def test_a_response_is_wrapped(is_final: bool | None, told: str) -> None:
+@pytest.mark.parametrize("is_final, written", [(None, ""), (True, FINAL % "true"), (False, FINAL % "false")])
+def test_a_response_is_wrapped(is_final: bool | None, written: str) -> None:
     """A response is wrapped unchanged; Triton's final-response parameter marks whether it is the last."""
     wrapped = stream_response(serialised(RESPONSE, f'id: "7" {TENSOR}'), is_final=is_final)
-    assert parse(STREAM, wrapped) == parse(STREAM, serialised(STREAM, f'infer_response {{id: "7" {TENSOR} {told}}}'))
+    assert parse(STREAM, wrapped) == parse(STREAM, serialised(STREAM, f'infer_response {{id: "7" {TENSOR} {written}}}'))
 
 
 def test_an_error_says_which_request_failed() -> None:

@@ -106,13 +106,13 @@ MESSAGES: dict[str, tuple[str, Message, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("given, message, told", MESSAGES.values(), ids=MESSAGES)
-def test_messages_are_read_and_written(given: str, message: Message, told: str | None) -> None:
+@pytest.mark.parametrize("given, message, written", MESSAGES.values(), ids=MESSAGES)
+def test_messages_are_read_and_written(given: str, message: Message, written: str | None) -> None:
     """Every kind of message that clients send is forwarded to the engine."""
     generation = read(given)
     assert generation.messages == (message,)
     body, lost = write_request(generation, model="m", drop=False)
-    assert json.loads(body) == {"model": "m", "messages": [json.loads(told or given)]}
+    assert json.loads(body) == {"model": "m", "messages": [json.loads(written or given)]}
     assert lost == []
 
 
@@ -120,8 +120,8 @@ def test_messages_are_read_and_written(given: str, message: Message, told: str |
 def test_a_sound_is_told_by_the_name_of_its_format(media_type: str, form: str) -> None:
     """An audio media type is written as the format name that OpenAI's API uses."""
     sound = Message("user", (Media("audio", f"data:{media_type};base64,AA=="),))
-    told = json.loads(write_request(Generation("m", messages=(sound,)), model="m", drop=False)[0])
-    assert told["messages"][0]["content"] == [{"type": "input_audio", "input_audio": {"data": "AA==", "format": form}}]
+    reply = json.loads(write_request(Generation("m", messages=(sound,)), model="m", drop=False)[0])
+    assert reply["messages"][0]["content"] == [{"type": "input_audio", "input_audio": {"data": "AA==", "format": form}}]
 
 
 FORMAT = {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": "object"}}}
@@ -188,15 +188,15 @@ OPTIONS: dict[str, tuple[str, dict[str, Any] | None, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("given, options, told", OPTIONS.values(), ids=OPTIONS)
-def test_options_are_read_and_written(given: str, options: dict[str, Any] | None, told: str | None) -> None:
+@pytest.mark.parametrize("given, options, written", OPTIONS.values(), ids=OPTIONS)
+def test_options_are_read_and_written(given: str, options: dict[str, Any] | None, written: str | None) -> None:
     """Each option is read under its canonical name and sent to the engine under the name that engines use."""
     generation = read(more="," + given)
     assert generation.options == (json.loads(f"{{{given}}}") if options is None else options)
     body, lost = write_request(generation, model="m", drop=False)
-    if told == "format":
-        told = '"response_format":' + json.dumps(FORMAT)
-    rest = given if told is None else told
+    if written == "format":
+        written = '"response_format":' + json.dumps(FORMAT)
+    rest = given if written is None else written
     assert json.loads(body) == json.loads(f'{{"model":"m","messages":[{USER}]{rest and "," + rest}}}')
     assert lost == []
 
@@ -236,16 +236,16 @@ def test_tools_are_read_and_written(given: str, choice: Any) -> None:
     generation = read(more="," + given)
     assert generation.tools == (F,)
     assert generation.options.get("tool_choice") == choice
-    told = json.loads(write_request(generation, model="m", drop=False)[0])
-    assert told["tools"] == [json.loads(TOOL)]
-    assert told.get("tool_choice") == choice
+    reply = json.loads(write_request(generation, model="m", drop=False)[0])
+    assert reply["tools"] == [json.loads(TOOL)]
+    assert reply.get("tool_choice") == choice
 
 
 def test_a_tool_without_parameters_has_an_empty_schema() -> None:
     """A tool without parameters gets an empty schema, which engines require; `strict` is kept if the client set it."""
     generation = read(more=',"tools":[{"type":"function","function":{"name":"f","strict":false}}]')
-    told = json.loads(write_request(generation, model="m", drop=False)[0])["tools"][0]["function"]
-    assert told == {"name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    reply = json.loads(write_request(generation, model="m", drop=False)[0])["tools"][0]["function"]
+    assert reply == {"name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
 
 
 def test_calls_of_functions_are_matched_with_their_results() -> None:
@@ -270,9 +270,9 @@ def test_a_stream_always_asks_the_engine_for_usage(more: str, stream: bool, incl
     """The gateway always requests usage from the engine for streams, even if the client does not."""
     generation = read(more=more)
     assert (generation.stream, generation.include_usage) == (stream, include_usage)
-    told = json.loads(write_request(generation, model="m", drop=False)[0])
-    assert told.get("stream") == (True if stream else None)
-    assert told.get("stream_options") == ({"include_usage": True} if stream else None)
+    reply = json.loads(write_request(generation, model="m", drop=False)[0])
+    assert reply.get("stream") == (True if stream else None)
+    assert reply.get("stream_options") == ({"include_usage": True} if stream else None)
 
 
 def test_a_prompt_becomes_a_message_of_the_user() -> None:

@@ -136,9 +136,9 @@ anything = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(anything, anything)
-def test_whatever_an_engine_sends_is_read_or_is_its_fault(told: Any, choice: Any) -> None:
+def test_whatever_an_engine_sends_is_read_or_is_its_fault(written: Any, choice: Any) -> None:
     """Any engine reply is either read or raises an upstream protocol error."""
-    for body in (told, {"choices": [choice]}, {"choices": [{"index": 0, "delta": choice, "message": choice}]}):
+    for body in (written, {"choices": [choice]}, {"choices": [{"index": 0, "delta": choice, "message": choice}]}):
         data = json.dumps(body).encode()
         for use in (
             lambda data=data: ChatReplyReader().whole(200, data),

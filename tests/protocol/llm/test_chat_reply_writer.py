@@ -36,9 +36,9 @@ def test_what_is_written_reads_as_what_was_read(name: str) -> None:
     """A written stream reads back as the same events."""
     events = STREAMS[name][1]
     out = writer(include_usage=True)
-    told = out.feed(events) + out.end()
+    written = out.feed(events) + out.end()
     reader = ChatReplyReader()
-    again = [event for event in reader.feed(told) if not isinstance(event, Started)]
+    again = [event for event in reader.feed(written) if not isinstance(event, Started)]
     expected = [event for event in events if not isinstance(event, Started)]
     for at, event in enumerate(expected):
         if isinstance(event, ToolCallDelta) and event.name and not event.id:
@@ -128,7 +128,7 @@ def test_a_whole_reply_of_a_failure_is_openais_error() -> None:
     status, body = writer().whole([BEGUN, TextDelta("a"), EngineFailed("no", 429, "rate")])
     assert status == 429
     assert json.loads(body)["error"]["message"] == "no"
-    told = json.loads(writer().whole([Started(), Finished()])[1])
-    assert (told["id"], told["model"], told["created"]) == ("own", "a", 1)
-    assert told["choices"][0]["message"]["content"] == ""
-    assert "usage" not in told
+    reply = json.loads(writer().whole([Started(), Finished()])[1])
+    assert (reply["id"], reply["model"], reply["created"]) == ("own", "a", 1)
+    assert reply["choices"][0]["message"]["content"] == ""
+    assert "usage" not in reply

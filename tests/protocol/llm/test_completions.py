@@ -44,8 +44,8 @@ def test_options_are_read_and_written(more: str) -> None:
     """Options keep their names."""
     generation = read_request(f'{{"model":"m","prompt":"hi",{more}}}'.encode())
     assert generation.options == json.loads(f"{{{more}}}")
-    told = json.loads(write_request(generation, model="m", drop=False)[0])
-    assert told == {"model": "m", "prompt": "hi", **json.loads(f"{{{more}}}")}
+    reply = json.loads(write_request(generation, model="m", drop=False)[0])
+    assert reply == {"model": "m", "prompt": "hi", **json.loads(f"{{{more}}}")}
 
 
 def test_what_says_nothing_is_left_out() -> None:
@@ -62,8 +62,8 @@ def test_a_stream_always_asks_the_engine_for_usage() -> None:
     assert (generation.stream, generation.include_usage) == (True, True)
     generation = read_request(b'{"model":"m","prompt":"hi","stream":true}')
     assert (generation.stream, generation.include_usage) == (True, False)
-    told = json.loads(write_request(generation, model="m", drop=False)[0])
-    assert (told["stream"], told["stream_options"]) == (True, {"include_usage": True})
+    reply = json.loads(write_request(generation, model="m", drop=False)[0])
+    assert (reply["stream"], reply["stream_options"]) == (True, {"include_usage": True})
 
 
 def test_messages_are_told_as_the_prompt_made_of_them() -> None:

@@ -81,8 +81,8 @@ def chunk(choices: str, more: str = "") -> str:
     return f'data: {{"id":"c","object":"text_completion","created":9,"model":"m","choices":[{choices}]{more}}}\n\n'
 
 
-def text(told: str, reason: str = "null", index: int = 0) -> str:
-    return chunk(f'{{"index":{index},"text":"{told}","logprobs":null,"finish_reason":{reason}}}')
+def text(written: str, reason: str = "null", index: int = 0) -> str:
+    return chunk(f'{{"index":{index},"text":"{written}","logprobs":null,"finish_reason":{reason}}}')
 
 
 USAGE = '"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}'
@@ -135,10 +135,10 @@ def test_a_stream_is_read_and_written(stream: str, events: list[Event]) -> None:
     """A written stream reads back as the same events."""
     assert read([stream.encode()]) == events
     out = writer(include_usage=True)
-    told = out.feed(events) + (out.end() if isinstance(events[-1], Finished | TokenUsage) else b"")
-    assert read([told])[: len(events) - 1] == events[:-1]
+    written = out.feed(events) + (out.end() if isinstance(events[-1], Finished | TokenUsage) else b"")
+    assert read([written])[: len(events) - 1] == events[:-1]
     if not isinstance(events[-1], EngineFailed):
-        assert read([told]) == events
+        assert read([written]) == events
 
 
 def test_a_whole_reply_is_read() -> None:
@@ -177,7 +177,7 @@ def test_chunks_are_written() -> None:
     events = [BEGUN, TextDelta("a"), TextDelta(""), ReasoningDelta("x"), ReasoningDelta("", 0, "proof")]
     events += [TextDelta("ab", 1, one), TextDelta("ab", 1, one), Finished("tool_calls", 1), TokenUsage(3, 2)]
     logprobs = {"tokens": ["ab"], "token_logprobs": [-0.5], "top_logprobs": None}
-    assert [told["choices"] for told in events_of(out.feed(events))] == [
+    assert [written["choices"] for written in events_of(out.feed(events))] == [
         [choice("a")],
         [choice("")],
         [choice("", reasoning_content="x")],

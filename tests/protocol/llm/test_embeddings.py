@@ -69,10 +69,10 @@ def test_a_request_to_an_engine() -> None:
     )
 
 
-@pytest.mark.parametrize("told", [[0.5, -1.0], base64.b64encode(A).decode()])
-def test_replies_of_engines(told: Any) -> None:
+@pytest.mark.parametrize("written", [[0.5, -1.0], base64.b64encode(A).decode()])
+def test_replies_of_engines(written: Any) -> None:
     """Vectors may be arrays or base64 and are sorted by index; usage is read if present."""
-    data = [{"index": 1, "embedding": [2, 0.25]}, {"index": 0, "embedding": told}]
+    data = [{"index": 1, "embedding": [2, 0.25]}, {"index": 0, "embedding": written}]
     assert embeddings.read_reply(orjson.dumps({"data": data, "usage": {"prompt_tokens": 7}})) == TWO
     assert embeddings.read_reply(orjson.dumps({"data": data})) == Embeddings([A, B], 0)
 

@@ -145,15 +145,15 @@ def test_what_was_asked_to_be_told() -> None:
     """Requested finish reason and token counts are in a whole reply, and in the last event of a stream."""
     flags = {"return_finish_reason": True, "return_num_output_tokens": True, "return_num_input_tokens": [True]}
     status, body = writer(flags).whole(REPLY)
-    told = {"finish_reason": "length", "num_input_tokens": 1, "num_output_tokens": 2}
+    written = {"finish_reason": "length", "num_input_tokens": 1, "num_output_tokens": 2}
     assert (status, orjson.loads(body)) == (
         200,
-        {"model_name": "m", "model_version": "1", "text_output": "ab"} | told,
+        {"model_name": "m", "model_version": "1", "text_output": "ab"} | written,
     )
     made = writer(flags, stream=True)
     assert b'"finish_reason":"None"' in made.feed(REPLY)
     last = made.end()
-    assert orjson.loads(last[6:]) == {"model_name": "m", "model_version": "1", "text_output": ""} | told
+    assert orjson.loads(last[6:]) == {"model_name": "m", "model_version": "1", "text_output": ""} | written
     assert read({"text_input": "Hi"} | flags).include_usage
 
 
@@ -163,8 +163,12 @@ def test_logprobs_that_were_asked_to_be_told() -> None:
     assert read({"text_input": "Hi"} | body).options == {"logprobs": 0}
     token = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
     _, reply = writer(body).whole([TextDelta("aa", 0, [token, token]), Finished()])
-    told = orjson.loads(reply)
-    assert (told["output_log_probs"], told["cum_log_probs"], told["cumulative_logprob"]) == ([-0.5, -0.5], -1.0, -1.0)
+    written = orjson.loads(reply)
+    assert (written["output_log_probs"], written["cum_log_probs"], written["cumulative_logprob"]) == (
+        [-0.5, -0.5],
+        -1.0,
+        -1.0,
+    )
 
 
 def test_several_choices_are_an_array() -> None:

@@ -124,13 +124,13 @@ def test_streams(
 
 def test_logprobs_of_vllm() -> None:
     """vLLM's map of token ids becomes OpenAI's list; the sampled token comes first, whatever its rank."""
-    told = [
+    written = [
         {
             "5": {"logprob": -2.0, "rank": 3, "decoded_token": "ä"},
             "9": {"logprob": -0.5, "rank": 1, "decoded_token": "b"},
         }
     ]
-    payload = orjson.dumps({"text_output": "ä", "logprobs": orjson.dumps(told).decode()})
+    payload = orjson.dumps({"text_output": "ä", "logprobs": orjson.dumps(written).decode()})
     _, delta = reader_of(VLLM, logprobs=1).feed(b"data: %b\n\n" % payload)
     top = [{"token": "b", "logprob": -0.5, "bytes": [98]}]
     assert delta == TextDelta("ä", 0, [{"token": "ä", "logprob": -2.0, "bytes": [195, 164], "top_logprobs": top}])

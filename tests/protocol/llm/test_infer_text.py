@@ -162,16 +162,16 @@ def test_text_that_is_not_utf8() -> None:
 
 def test_its_metadata() -> None:
     """The metadata is valid V2 metadata by REST and by gRPC, and describes a model of the vLLM backend."""
-    told = openai_metadata("m")
-    message = control.rpc_response("ModelMetadata", 200, orjson.dumps(told))
+    written = openai_metadata("m")
+    message = control.rpc_response("ModelMetadata", 200, orjson.dumps(written))
     read_back = service_pb2.ModelMetadataResponse.FromString(message)
     assert (read_back.name, read_back.platform, list(read_back.versions)) == ("m", "openai", ["1"])
     assert [(each.name, each.datatype, list(each.shape)) for each in read_back.outputs][:2] == [
         ("text_output", "BYTES", [-1]),
         ("finish_reason", "BYTES", [-1]),
     ]
-    assert control.rest_response("ModelMetadata", message).body == orjson.dumps(told)
-    assert signature_of(told).kind is GenerateConvention.VLLM
+    assert control.rest_response("ModelMetadata", message).body == orjson.dumps(written)
+    assert signature_of(written).kind is GenerateConvention.VLLM
 
 
 def test_its_configuration() -> None:
@@ -205,7 +205,7 @@ def test_every_input_of_it_is_read() -> None:
 
 def test_a_grpc_stream_by_way_of_generate() -> None:
     """A ModelStreamInfer request becomes a generate request, and its events become responses with tensors."""
-    asked = {
+    sent = {
         "inputs": [
             tensor("text_input", "BYTES", ["Hi"]),
             tensor("stream", "BOOL", [True]),
@@ -214,7 +214,7 @@ def test_a_grpc_stream_by_way_of_generate() -> None:
         ]
     }
     metadata = control.rpc_response("ModelMetadata", 200, orjson.dumps(openai_metadata("m")))
-    message, _ = infer_request_of_rest(orjson.dumps(asked), None, "m", "")
+    message, _ = infer_request_of_rest(orjson.dumps(sent), None, "m", "")
     body = generate_of_infer_request(message, metadata).data
     request = generate_client.read_request(body, model="m", stream=True)
     assert (request.prompt, request.options) == ("Hi", {"max_tokens": 5})

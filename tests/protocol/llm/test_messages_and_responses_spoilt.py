@@ -69,8 +69,8 @@ REPLIES = [(*MESSAGES, test_messages_reply), (*RESPONSES, test_responses_reply)]
 @given(data=st.data())
 def test_spoilt_streams(reader, writer, tests, data):
     """A corrupted engine stream is either translated or raises an upstream protocol error."""
-    told = tests.told_of(data.draw(st.sampled_from([stream for stream, _ in tests.STREAMS])))
-    events = spoilt(data, told, data.draw(st.sampled_from(SPOILS)))
+    written = tests.told_of(data.draw(st.sampled_from([stream for stream, _ in tests.STREAMS])))
+    events = spoilt(data, written, data.draw(st.sampled_from(SPOILS)))
     wrote, read = writer(Generation("m"), id="i", created=1, model="m"), reader()
     try:
         for event in events:
@@ -93,8 +93,8 @@ def test_spoilt_replies(reader, writer, example, named, data):
     """A corrupted whole reply is either translated or raises an upstream protocol error."""
     body = json.dumps(spoilt(data, example, data.draw(st.sampled_from(SPOILS)))).encode()
     try:
-        status, told = writer(Generation("m"), id="i", created=1, model="m").whole(reader().whole(200, body))
-        assert status >= 400 or named.items() <= json.loads(told).items()
+        status, written = writer(Generation("m"), id="i", created=1, model="m").whole(reader().whole(200, body))
+        assert status >= 400 or named.items() <= json.loads(written).items()
     except GatewayError as error:
         assert error.kind is ErrorKind.UPSTREAM_PROTOCOL
 

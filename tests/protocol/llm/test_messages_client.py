@@ -46,8 +46,8 @@ def ask(events, *, stream, **more):
     client, answering = anthropic_client(events)
     if not stream:
         return client.messages.create(**ASKED, **more), answering
-    with client.messages.stream(**ASKED, **more) as told:
-        return told.get_final_message(), answering
+    with client.messages.stream(**ASKED, **more) as written:
+        return written.get_final_message(), answering
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -128,8 +128,8 @@ def test_events_in_order():
 def test_all_is_of_the_client_s_types():
     """Each event and a whole message validate against the client's types."""
     client, _ = anthropic_client(TOOLS)
-    for told in (*client.messages.create(**ASKED, stream=True), client.messages.create(**ASKED)):
-        assert type(told).model_validate(told.to_dict()) == told
+    for written in (*client.messages.create(**ASKED, stream=True), client.messages.create(**ASKED)):
+        assert type(written).model_validate(written.to_dict()) == written
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_a_whole_conversation():
         system="Be brief.",
         stop_sequences=["END"],
     )
-    asked = answering.asked
-    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "tool"]
-    assert asked.messages[2].tool_calls[0].arguments == '{"city":"Rome"}'
-    assert (asked.messages[3].tool_call_id, asked.messages[3].text) == ("call_1", "Sun")
-    assert asked.tools == (Tool("weather", "Of a city.", {"type": "object"}),)
-    said = {"max_tokens": 5, "tool_choice": "required", "parallel_tool_calls": False, "stop": ["END"]}
-    assert asked.options == said
+    sent = answering.asked
+    assert [message.role for message in sent.messages] == ["system", "user", "assistant", "tool"]
+    assert sent.messages[2].tool_calls[0].arguments == '{"city":"Rome"}'
+    assert (sent.messages[3].tool_call_id, sent.messages[3].text) == ("call_1", "Sun")
+    assert sent.tools == (Tool("weather", "Of a city.", {"type": "object"}),)
+    text = {"max_tokens": 5, "tool_choice": "required", "parallel_tool_calls": False, "stop": ["END"]}
+    assert sent.options == text

@@ -118,12 +118,12 @@ def writer() -> MessagesReplyWriter:
 
 def told_of(stream: bytes) -> list[dict]:
     """The data of a stream's events; each event's name must be its type."""
-    told = []
+    written = []
     for event in stream.decode().removesuffix("\n\n").split("\n\n"):
         name, data = event.split("\n")
-        told.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {told[-1]['type']}"
-    return told
+        written.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {written[-1]['type']}"
+    return written
 
 
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
@@ -276,9 +276,9 @@ def test_blocks():
         ToolCallDelta(1, "id", "g", "{}"),
         ToolCallDelta(0, arguments="}"),
     ]
-    told = told_of(wrote.feed(events) + wrote.end())
+    written = told_of(wrote.feed(events) + wrote.end())
     kinds = {"content_block_start": "content_block", "content_block_delta": "delta", "content_block_stop": "type"}
-    blocks = [(one["index"], one[kinds[one["type"]]]) for one in told if one["type"] in kinds]
+    blocks = [(one["index"], one[kinds[one["type"]]]) for one in written if one["type"] in kinds]
     stop = "content_block_stop"
     assert blocks == [
         (0, {"type": "thinking", "thinking": "", "signature": ""}),
@@ -299,7 +299,7 @@ def test_blocks():
         (3, {"type": "input_json_delta", "partial_json": "}"}),
         (4, stop),
     ]
-    assert told[-2]["delta"]["stop_reason"] == "tool_use"
+    assert written[-2]["delta"]["stop_reason"] == "tool_use"
 
 
 def test_another_engine_goes_on():
@@ -311,14 +311,14 @@ def test_another_engine_goes_on():
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "written"),
     [(503, "overloaded_error"), (504, "timeout_error"), (502, "api_error")],
 )
-def test_a_failure_is_written(status, told):
+def test_a_failure_is_written(status, written):
     """A failure during a stream is written as Anthropic's error event, which is the last one."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
-    error = {"type": "error", "error": {"type": told, "message": "it broke"}}
+    error = {"type": "error", "error": {"type": written, "message": "it broke"}}
     assert told_of(wrote.feed([EngineFailed("it broke", status)])) == [error]
     assert wrote.end() == b""
 

@@ -194,7 +194,7 @@ def test_documents(source, parts):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "report"),
     [
         (b"{", "not JSON"),
         (b"[]", "must be a JSON object"),
@@ -227,12 +227,12 @@ def test_documents(source, parts):
         (body(temperature="hot"), "'temperature' must be a number"),
     ],
 )
-def test_what_is_refused(given, told):
+def test_what_is_refused(given, report):
     """A malformed request is rejected; the error names the field."""
     with pytest.raises(GatewayError) as refused:
         read_request(given)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
-    assert told in refused.value.message
+    assert report in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -246,17 +246,17 @@ def test_what_is_refused(given, told):
 )
 def test_turns(messages, turns, system):
     """Consecutive messages of one role are merged, system messages move to `system`, and empty blocks are left out."""
-    told = written(Generation("x", None, tuple(messages)))
+    report = written(Generation("x", None, tuple(messages)))
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-    assert told["messages"] == (turns or [{"role": "assistant", "content": [call]}])
-    assert told.get("system") == (system and [{"type": "text", "text": text} for text in system])
+    assert report["messages"] == (turns or [{"role": "assistant", "content": [call]}])
+    assert report.get("system") == (system and [{"type": "text", "text": text} for text in system])
 
 
 def test_a_prompt():
     """A plain prompt becomes a user message with the default max_tokens; `stream` is passed on."""
-    told = written(Generation("x", "Once", stream=True))
+    report = written(Generation("x", "Once", stream=True))
     once = [{"role": "user", "content": "Once"}]
-    assert told == {"model": "m", "messages": once, "max_tokens": DEFAULT_MAX_TOKENS, "stream": True}
+    assert report == {"model": "m", "messages": once, "max_tokens": DEFAULT_MAX_TOKENS, "stream": True}
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ def test_what_has_no_place(generation, name):
     with pytest.raises(GatewayError, match=f"'{name}' cannot be told to an Anthropic messages engine") as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
-    told, dropped = write_request(generation, model="m", drop=True)
+    report, dropped = write_request(generation, model="m", drop=True)
     assert dropped == [name]
-    assert set(json.loads(told)) == {"model", "messages", "max_tokens"}
+    assert set(json.loads(report)) == {"model", "messages", "max_tokens"}
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_content_is_never_dropped(generation, kind):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "report"),
     [
         ({"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}, "max_tokens": DEFAULT_MAX_TOKENS}),
         ({"reasoning_effort": "minimal", "max_tokens": 3}, {"output_config": {"effort": "low"}, "max_tokens": 3}),
@@ -312,10 +312,10 @@ def test_content_is_never_dropped(generation, kind):
         ({"tool_choice": "auto", "parallel_tool_calls": True}, {"max_tokens": DEFAULT_MAX_TOKENS}),
     ],
 )
-def test_options_of_other_dialects(options, told):
+def test_options_of_other_dialects(options, report):
     """Reasoning efforts and thinking budgets become Anthropic's options; a tool choice without tools is dropped."""
-    said = written(Generation("x", "p", options=options))
-    assert said == {"model": "m", "messages": [{"role": "user", "content": "p"}], **told}
+    text = written(Generation("x", "p", options=options))
+    assert text == {"model": "m", "messages": [{"role": "user", "content": "p"}], **report}
 
 
 def test_a_file_of_text():

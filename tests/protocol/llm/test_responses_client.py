@@ -46,10 +46,10 @@ def ask(events, *, stream, **more):
     client, answering = openai_client(events)
     if not stream:
         return client.responses.create(model="m", input="Hi", **more), answering
-    with client.responses.stream(model="m", input="Hi", **more) as told:
-        for _ in told:
+    with client.responses.stream(model="m", input="Hi", **more) as written:
+        for _ in written:
             pass
-        return told.get_final_response(), answering
+        return written.get_final_response(), answering
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -86,8 +86,8 @@ def test_reasoning_and_tools(stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("reason", "told"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
-def test_incomplete(stream, reason, told):
+@pytest.mark.parametrize(("reason", "written"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+def test_incomplete(stream, reason, written):
     """A text that was cut off has the status `incomplete` and a reason."""
     events = [Started(), TextDelta("a"), Finished(reason), TokenUsage(1, 1)]
     client, _ = openai_client(events)
@@ -97,7 +97,7 @@ def test_incomplete(stream, reason, told):
         response = last.response
     else:
         response = client.responses.create(model="m", input="Hi")
-    assert (response.status, response.incomplete_details.reason) == ("incomplete", told)
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", written)
     assert (response.output[0].status, response.output_text) == ("incomplete", "a")
 
 
@@ -141,10 +141,10 @@ def test_events_are_of_the_client_s_types():
 def test_a_response_is_of_the_client_s_type():
     """A whole response validates against the client's type."""
     response, _ = ask(TOOLS, stream=False, tools=[WEATHER], metadata={"a": "b"}, reasoning={"effort": "low"})
-    told = response.to_dict()
-    assert type(response).model_validate(told) == response
-    assert told["tools"] == [WEATHER]
-    assert (told["metadata"], told["reasoning"]["effort"], told["store"]) == ({"a": "b"}, "low", False)
+    written = response.to_dict()
+    assert type(response).model_validate(written) == response
+    assert written["tools"] == [WEATHER]
+    assert (written["metadata"], written["reasoning"]["effort"], written["store"]) == ({"a": "b"}, "low", False)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -190,12 +190,12 @@ def test_a_second_turn():
     results = [{"type": "function_call_output", "call_id": call, "output": "x"} for call in ("call_1", "call_2")]
     given = [{"role": "user", "content": "Hi"}, *response.output, *results]
     client.responses.create(model="m", input=given, tools=[WEATHER], instructions="Be brief.", store=True)
-    asked = answering.asked
-    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "tool", "tool"]
-    turn = asked.messages[2]
+    sent = answering.asked
+    assert [message.role for message in sent.messages] == ["system", "user", "assistant", "tool", "tool"]
+    turn = sent.messages[2]
     assert (turn.parts[0].text, turn.parts[0].signature, turn.text) == ("I must look.", "proof", "Looking.")
     assert [call.name for call in turn.tool_calls] == ["weather", "time"]
-    assert asked.tools == (Tool("weather", "", {"type": "object"}, True),)
+    assert sent.tools == (Tool("weather", "", {"type": "object"}, True),)
 
 
 def test_parsed_text():

@@ -23,8 +23,8 @@ from gateway.protocol.llm.responses_reply import ResponsesReplyReader, Responses
 
 
 def stream_of(*events: dict) -> bytes:
-    told = [{**event, "sequence_number": number} for number, event in enumerate(events)]
-    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told)
+    written = [{**event, "sequence_number": number} for number, event in enumerate(events)]
+    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in written)
 
 
 RESPONSE = {
@@ -128,12 +128,12 @@ def writer(generation: Generation | None = None) -> ResponsesReplyWriter:
 
 def told_of(stream: bytes) -> list[dict]:
     """The data of a stream's events; each event's name must be its type."""
-    told = []
+    written = []
     for event in stream.decode().removesuffix("\n\n").split("\n\n"):
         name, data = event.split("\n")
-        told.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {told[-1]['type']}"
-    return told
+        written.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {written[-1]['type']}"
+    return written
 
 
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
@@ -266,8 +266,8 @@ def test_a_stream_as_written():
     created, in_progress = told_of(wrote.feed([Started("resp_1", "gpt", 9)]))
     assert (created["type"], in_progress["type"]) == ("response.created", "response.in_progress")
     response = created["response"]
-    said = {name: response[name] for name in ("id", "model", "created_at", "status", "output", "usage", "store")}
-    assert said == {
+    text = {name: response[name] for name in ("id", "model", "created_at", "status", "output", "usage", "store")}
+    assert text == {
         "id": "resp_1",
         "model": "gpt",
         "created_at": 9,
@@ -308,9 +308,9 @@ def test_what_a_response_tells_back():
     """A response repeats the request's options and reports `store` as false."""
     options = {"max_tokens": 5, "temperature": 0.5, "tool_choice": {"type": "function", "function": {"name": "f"}}}
     generation = Generation("m", messages=(Message("system", (Text("Be brief."),)),), options=options)
-    told = json.loads(writer(generation).whole([Started(), TextDelta("a"), Finished()])[1])
+    reply = json.loads(writer(generation).whole([Started(), TextDelta("a"), Finished()])[1])
     names = ("instructions", "max_output_tokens", "temperature", "tool_choice", "store", "text", "usage")
-    assert {name: told[name] for name in names} == {
+    assert {name: reply[name] for name in names} == {
         "instructions": "Be brief.",
         "max_output_tokens": 5,
         "temperature": 0.5,
@@ -333,15 +333,15 @@ def test_items():
         Finished("tool_calls"),
         TokenUsage(1, 1),
     ]
-    told = told_of(wrote.feed(events))
-    assert [one["sequence_number"] for one in told] == list(range(len(told)))
-    output = told[-1]["response"]["output"]
+    written = told_of(wrote.feed(events))
+    assert [one["sequence_number"] for one in written] == list(range(len(written)))
+    output = written[-1]["response"]["output"]
     assert [(item["type"], item.get("encrypted_content"), item.get("content")) for item in output[:2]] == [
         ("reasoning", "s", [{"type": "reasoning_text", "text": "t"}]),
         ("reasoning", "sealed", []),
     ]
     assert [(item["call_id"], item["arguments"]) for item in output[2:]] == [("call_resp_own_0", "{}"), ("id", "{}")]
-    assert len([one for one in told if one["type"] == "response.content_part.added"]) == 1
+    assert len([one for one in written if one["type"] == "response.content_part.added"]) == 1
 
 
 def test_another_engine_goes_on():

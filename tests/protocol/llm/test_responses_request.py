@@ -195,7 +195,7 @@ def test_instructions():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "report"),
     [
         (b"{", "not JSON"),
         (body(input=None), "'input' is missing"),
@@ -224,18 +224,18 @@ def test_instructions():
         (body(text={"format": "json"}), "'text.format' must be an object"),
     ],
 )
-def test_what_is_refused(given, told):
+def test_what_is_refused(given, report):
     """A malformed request, or one that needs stored responses, is rejected; the error names the field."""
     with pytest.raises(GatewayError) as refused:
         read_request(given)
     assert refused.value.kind is ErrorKind.BAD_REQUEST
-    assert told in refused.value.message
+    assert report in refused.value.message
 
 
 def test_a_prompt():
     """A plain prompt becomes the input."""
-    told = written(Generation("x", "Once", stream=True))
-    assert told == {"model": "m", "input": "Once", "store": False, "stream": True}
+    report = written(Generation("x", "Once", stream=True))
+    assert report == {"model": "m", "input": "Once", "store": False, "stream": True}
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_what_has_no_place(generation, name):
     with pytest.raises(GatewayError, match=f"'{name}' cannot be told to an OpenAI responses engine") as refused:
         write_request(generation, model="m", drop=False)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
-    told, dropped = write_request(generation, model="m", drop=True)
+    report, dropped = write_request(generation, model="m", drop=True)
     assert dropped == [name]
-    assert set(json.loads(told)) == {"model", "input", "store"}
+    assert set(json.loads(report)) == {"model", "input", "store"}
 
 
 def test_budget_of_thinking():
@@ -261,10 +261,10 @@ def test_budget_of_thinking():
     generation = Generation("x", "p", options={"thinking_tokens": 1024})
     with pytest.raises(GatewayError, match="'thinking_tokens' cannot be told to an OpenAI responses engine"):
         write_request(generation, model="m", drop=False)
-    told, dropped = write_request(generation, model="m", drop=True)
-    assert (json.loads(told)["reasoning"], dropped) == ({"effort": "low"}, ["thinking_tokens"])
-    told, dropped = write_request(Generation("x", "p", options={"thinking_tokens": 0}), model="m", drop=False)
-    assert (json.loads(told)["reasoning"], dropped) == ({"effort": "none"}, [])
+    report, dropped = write_request(generation, model="m", drop=True)
+    assert (json.loads(report)["reasoning"], dropped) == ({"effort": "low"}, ["thinking_tokens"])
+    report, dropped = write_request(Generation("x", "p", options={"thinking_tokens": 0}), model="m", drop=False)
+    assert (json.loads(report)["reasoning"], dropped) == ({"effort": "none"}, [])
 
 
 @pytest.mark.parametrize(

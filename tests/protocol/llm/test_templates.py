@@ -33,9 +33,9 @@ def test_a_conversation() -> None:
     """The messages are followed by the generation prompt, unless that is turned off."""
     messages = [Message("system", (Text("Be brief."),)), Message("user", (Text(" Hi "),))]
     template = read_template(CHATML)
-    told = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
-    assert template.render(messages) == told + "<|im_start|>assistant\n"
-    assert template.render(messages, add_generation_prompt=False) == told
+    written = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+    assert template.render(messages) == written + "<|im_start|>assistant\n"
+    assert template.render(messages, add_generation_prompt=False) == written
 
 
 def test_a_template_refuses_a_conversation() -> None:

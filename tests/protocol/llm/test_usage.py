@@ -191,7 +191,7 @@ def test_a_whole_reply_tells_its_usage(body: bytes, used: TokenUsage | None) -> 
 @given(st.data())
 def test_usage_is_read_however_a_reply_is_cut(data: st.DataObject) -> None:
     """The usage does not depend on how a reply is split into chunks."""
-    stream, num_events, told = data.draw(st.sampled_from(list(STREAMS.values())))
+    stream, num_events, written = data.draw(st.sampled_from(list(STREAMS.values())))
     body, used = data.draw(st.sampled_from(list(WHOLE.values())))
     cuts = st.lists(st.integers(0, 500), max_size=6).map(sorted)
     streamed, whole = StreamUsage(), ReplyUsage()
@@ -199,7 +199,7 @@ def test_usage_is_read_however_a_reply_is_cut(data: st.DataObject) -> None:
         streamed.scan(piece)
     for piece in cut(body, data.draw(cuts)):
         whole.scan(piece)
-    assert (streamed.num_events, streamed.used, whole.used) == (num_events, told, used)
+    assert (streamed.num_events, streamed.used, whole.used) == (num_events, written, used)
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:

@@ -37,8 +37,8 @@ GENERATES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 @pytest.mark.parametrize("body, inference, is_text", GENERATES.values(), ids=GENERATES)
 def test_generate_requests(body: dict[str, Any], inference: dict[str, Any], is_text: bool) -> None:
     """Strings and arrays become inputs; other values become parameters."""
-    written, told = inference_of_generate(json.dumps(body).encode())
-    assert (json.loads(written), told) == (inference, is_text)
+    written, report = inference_of_generate(json.dumps(body).encode())
+    assert (json.loads(written), report) == (inference, is_text)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_generate_requests_that_are_none(body: bytes, message: str) -> None:
 
 
 def event(*outputs: tuple[str, str, Any], **others: Any) -> bytes:
-    told = [{"name": name, "shape": [1, 1], "datatype": datatype, "data": data} for name, datatype, data in outputs]
-    return json.dumps({"model_name": "m", "model_version": "1", "id": "7", "outputs": told} | others).encode()
+    written = [{"name": name, "shape": [1, 1], "datatype": datatype, "data": data} for name, datatype, data in outputs]
+    return json.dumps({"model_name": "m", "model_version": "1", "id": "7", "outputs": written} | others).encode()
 
 
 NAMES = {"id": "7", "model_name": "m", "model_version": "1"}
@@ -77,10 +77,10 @@ EVENTS: dict[str, tuple[bytes, bool, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("data, is_text, told", EVENTS.values(), ids=EVENTS)
-def test_events(data: bytes, is_text: bool, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("data, is_text, written", EVENTS.values(), ids=EVENTS)
+def test_events(data: bytes, is_text: bool, written: dict[str, Any]) -> None:
     """A response becomes a generate event with its outputs by name and without MLServer's headers."""
-    assert json.loads(generate_of_inference(data, is_text=is_text)) == NAMES | told
+    assert json.loads(generate_of_inference(data, is_text=is_text)) == NAMES | written
 
 
 def test_events_that_are_no_responses() -> None:
@@ -94,7 +94,7 @@ def test_events_that_are_no_responses() -> None:
 
 
 @pytest.mark.parametrize(
-    "status, body, told, message",
+    "status, body, written, message",
     [
         (404, b'{"error":"Model m not found"}', 404, "Model m not found"),
         (404, b'{"detail":"Not Found"}', 404, "Not Found"),
@@ -103,7 +103,7 @@ def test_events_that_are_no_responses() -> None:
         (500, b"", 500, "MLServer answered with status 500"),
     ],
 )
-def test_errors(status: int, body: bytes, told: int, message: str) -> None:
+def test_errors(status: int, body: bytes, written: int, message: str) -> None:
     """An error of any layer of MLServer becomes V2's error object."""
     reply = error_of(Reply(status, body))
-    assert (reply.status, json.loads(reply.body)) == (told, {"error": message})
+    assert (reply.status, json.loads(reply.body)) == (written, {"error": message})

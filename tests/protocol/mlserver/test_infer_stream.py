@@ -105,15 +105,15 @@ def events_of(data: bytes) -> list[Any]:
 def test_a_real_triton(triton: TritonProcess) -> None:
     """An infer_stream client reads Triton's outputs, and its error, in MLServer's form."""
     inputs = [tensor("text_input", ["hi"]), tensor("count", [2], "INT32"), tensor("fail_after", [1], "INT32")]
-    for sent, told in ((inputs[:2], [["hi"], ["hi"]]), (inputs, [["hi"], None])):
+    for sent, written in ((inputs[:2], [["hi"], ["hi"]]), (inputs, [["hi"], None])):
         made = infer_stream(json.dumps({"inputs": sent}).encode(), model="repeater")
-        asked = made.request()
+        requested = made.request()
         connection = http.client.HTTPConnection("127.0.0.1", triton.http_port, timeout=30)
         try:
-            connection.request("POST", asked.path, asked.body, {"content-type": asked.content_type})
+            connection.request("POST", requested.path, requested.body, {"content-type": requested.content_type})
             reply = connection.getresponse()
             assert reply.status == 200
             events = events_of(made.feed(reply.read()) + made.end())
         finally:
             connection.close()
-        assert [event["outputs"][0]["data"] if "outputs" in event else None for event in events] == told
+        assert [event["outputs"][0]["data"] if "outputs" in event else None for event in events] == written

@@ -22,8 +22,8 @@ STREAM_RESPONSE = "inference.ModelStreamInferResponse"
 
 
 def ask(server: MLServer, made: Translator) -> Reply:
-    asked = made.request()
-    status, content_type, body = fetch(server.http_url + asked.path, asked.body, {"content-type": asked.content_type})
+    sent = made.request()
+    status, content_type, body = fetch(server.http_url + sent.path, sent.body, {"content-type": sent.content_type})
     return made.whole(Reply(status, body, content_type))
 
 
@@ -79,10 +79,10 @@ def test_failures(mlserver: MLServer, made: Translator, status: int, message: st
 
 def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
     """The events of a stream, and whether the stream was complete."""
-    asked = made.request()
+    sent = made.request()
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
     try:
-        connection.request("POST", asked.path, asked.body, {"content-type": asked.content_type})
+        connection.request("POST", sent.path, sent.body, {"content-type": sent.content_type})
         reply = connection.getresponse()
         assert (reply.status, reply.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
         written, is_whole = b"", True
@@ -147,8 +147,8 @@ def test_infer_in_json(mlserver: MLServer) -> None:
     """A JSON request and its reply keep their bodies; the request gets the content type that MLServer requires."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [4]}] }'
     made = infer(body, model="doubler")
-    asked = made.request()
-    assert (asked.body, asked.content_type) == (body, JSON)
+    sent = made.request()
+    assert (sent.body, sent.content_type) == (body, JSON)
     assert json.loads(ask(mlserver, made).body)["outputs"][0]["data"] == [8]
 
 
@@ -166,12 +166,12 @@ def test_model_stream_infer(mlserver: MLServer) -> None:
                 tensor.contents.bytes_contents.append(b"a b")
             replies = list(call(iter([request.SerializeToString()]), timeout=30))
             assert all(is_bare_response(reply) for reply in replies)
-            told = [parse(STREAM_RESPONSE, stream_response(reply)).infer_response for reply in replies]
-            assert [(response.id, response.model_name, response.outputs[0].name) for response in told] == [
+            written = [parse(STREAM_RESPONSE, stream_response(reply)).infer_response for reply in replies]
+            assert [(response.id, response.model_name, response.outputs[0].name) for response in written] == [
                 ("7", "streamer", "answer")
             ] * 2
             words = [list(response.raw_output_contents) or list(response.outputs[0].contents.bytes_contents)
-                     for response in told]  # fmt: skip
+                     for response in written]  # fmt: skip
             assert words == ([[b"\x01\0\0\0a"], [b"\x01\0\0\0b"]] if is_raw else [[b"a"], [b"b"]])
         request.raw_input_contents[0] = b"\x04\0\0\0fail"
         with pytest.raises(grpc.RpcError) as failed:

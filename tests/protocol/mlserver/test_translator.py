@@ -33,7 +33,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
     made = generate_stream(b'{"text_input":"x"}', model="m")
     made.request()
     written = b"".join(made.feed(data[start:stop]) for start, stop in pairwise(at)) + made.end()
-    assert [told["text_output"] for told in events_of(written)] == ["a", "ö", "c"]
+    assert [report["text_output"] for report in events_of(written)] == ["a", "ö", "c"]
 
 
 def test_a_stream_that_ends_in_an_event() -> None:

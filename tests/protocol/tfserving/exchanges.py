@@ -26,11 +26,11 @@ def signature(method: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> d
 
 def metadata(name: str, signatures: dict[str, Any], version: str = "123") -> bytes:
     """The reply to `GET /v1/models/NAME/metadata`."""
-    told = {
+    written = {
         "model_spec": {"name": name, "signature_name": "", "version": version},
         "metadata": {"signature_def": {"signature_def": signatures}},
     }
-    return json.dumps(told, indent=1).encode()
+    return json.dumps(written, indent=1).encode()
 
 
 EXAMPLES = {"inputs": tensor("DT_STRING", "tf_example:0", None)}

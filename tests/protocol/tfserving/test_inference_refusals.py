@@ -74,18 +74,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("options, kind, said", [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_is_refused(options: dict[str, Any], kind: ErrorKind, said: str) -> None:
+@pytest.mark.parametrize("options, kind, text", [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_is_refused(options: dict[str, Any], kind: ErrorKind, text: str) -> None:
     """A malformed or unsupported request is rejected; the error names the cause."""
-    with pytest.raises(GatewayError, match=said) as refused:
+    with pytest.raises(GatewayError, match=text) as refused:
         translation(**options).request()
     assert refused.value.kind is kind
 
 
-@pytest.mark.parametrize("options, kind, said", [row[1:] for row in REFUSED if row[0].startswith("a feature")])
-def test_what_is_refused_by_grpc(options: dict[str, Any], kind: ErrorKind, said: str) -> None:
+@pytest.mark.parametrize("options, kind, text", [row[1:] for row in REFUSED if row[0].startswith("a feature")])
+def test_what_is_refused_by_grpc(options: dict[str, Any], kind: ErrorKind, text: str) -> None:
     """The gRPC translation rejects malformed and unsupported requests too."""
-    with pytest.raises(GatewayError, match=said) as refused:
+    with pytest.raises(GatewayError, match=text) as refused:
         translation(**options).call()
     assert refused.value.kind is kind
 
@@ -107,7 +107,7 @@ def test_what_has_no_place_is_dropped_where_the_engine_is_set_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, body, said",
+    "options, body, text",
     [
         ({}, b"<html>", "unexpected"),
         ({}, b"{}", "neither 'outputs' nor 'predictions'"),
@@ -133,9 +133,9 @@ def test_what_has_no_place_is_dropped_where_the_engine_is_set_so() -> None:
         ({"parameters": {"method": "classify"}}, b'{"results": [[["a", "b"]]]}', "no FP32"),
     ],
 )
-def test_replies_that_cannot_be_understood(options: dict[str, Any], body: bytes, said: str) -> None:
+def test_replies_that_cannot_be_understood(options: dict[str, Any], body: bytes, text: str) -> None:
     """A malformed REST reply is an upstream protocol error."""
-    with pytest.raises(GatewayError, match=said) as refused:
+    with pytest.raises(GatewayError, match=text) as refused:
         translation(**options).whole(Reply(200, body))
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
@@ -144,9 +144,9 @@ def test_replies_that_cannot_be_understood(options: dict[str, Any], body: bytes,
 @pytest.mark.parametrize("data", [b"\x0a\xff", b"\x0a\x02\x0a\xff", b"\xff", b"\x12\x02\x0a\xff"])
 def test_messages_that_cannot_be_understood(parameters: dict[str, str], data: bytes) -> None:
     """A malformed gRPC reply is an upstream protocol error."""
-    asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters).SerializeToString()
+    sent = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters).SerializeToString()
     with pytest.raises(GatewayError) as refused:
-        Inference(asked, model="half").response_of_call(data)
+        Inference(sent, model="half").response_of_call(data)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 

@@ -20,8 +20,8 @@ from tests.protocol.tfserving.vectors import RESPONSES
 def answer(translated: InferTranslation, body: bytes) -> dict[str, Any]:
     reply = translated.whole(Reply(200, body))
     assert (reply.status, reply.content_type, reply.head_bytes) == (200, "application/json", None)
-    told: dict[str, Any] = json.loads(reply.body)
-    return told
+    written: dict[str, Any] = json.loads(reply.body)
+    return written
 
 
 def output(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
@@ -98,8 +98,8 @@ ANSWERS = [
 @pytest.mark.parametrize("options, body, outputs", [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
 def test_what_is_answered_by_rest(options: dict[str, Any], body: bytes, outputs: Any) -> None:
     """Names and datatypes come from the signature, shapes from the nested lists."""
-    told = answer(translation(**options), body)
-    assert repr(told) == repr({"model_name": "half", "model_version": "", "outputs": outputs})
+    written = answer(translation(**options), body)
+    assert repr(written) == repr({"model_name": "half", "model_version": "", "outputs": outputs})
 
 
 def test_a_reply_in_binary() -> None:
@@ -131,9 +131,9 @@ GRPC_ANSWERS = {
 def test_what_is_answered_by_grpc(name: str) -> None:
     """Replies serialized by TF Serving's classes are read; the version is the one in the reply."""
     parameters = {} if name == "predict" else {"method": name}
-    asked = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters, "7").SerializeToString()
+    sent = request_of([Tensor("x", "FP32", [1], bytes(4))], parameters, "7").SerializeToString()
     response = parse(
-        "inference.ModelInferResponse", Inference(asked, model="half:stable").response_of_call(RESPONSES[name])
+        "inference.ModelInferResponse", Inference(sent, model="half:stable").response_of_call(RESPONSES[name])
     )
     assert (response.id, response.model_name, response.model_version) == ("7", "half", "123")
     outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]

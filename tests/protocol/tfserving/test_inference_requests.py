@@ -92,8 +92,8 @@ def test_bare_tokens_are_written() -> None:
         ({"tf_format": "instances"}, b'{"instances":[NaN,-Infinity]}'),
         ({"method": "regress"}, b'{"examples":[{"x":NaN},{"x":-Infinity}]}'),
     ):
-        told = orjson.dumps(orjson.loads(head) | {"parameters": parameters})
-        made = infer_translation(told + raw, len(told), model="half")
+        reply = orjson.dumps(orjson.loads(head) | {"parameters": parameters})
+        made = infer_translation(reply + raw, len(reply), model="half")
         assert made.request().body == body
 
 
@@ -132,8 +132,8 @@ def test_features_by_grpc() -> None:
         Tensor("flag", "BOOL", [2], b"\x01\x01"),
         Tensor("half", "BF16", [2], b"\xc0\x3f\xc0\x3f"),
     ]
-    asked = request_of(tensors, {"method": "regress"}).SerializeToString()
-    made = Inference(asked, model="m").call().message
+    sent = request_of(tensors, {"method": "regress"}).SerializeToString()
+    made = Inference(sent, model="m").call().message
     assert messages.parse("RegressionRequest", made) == messages.parse("RegressionRequest", FEATURES)
 
 

@@ -65,7 +65,7 @@ def test_names_that_make_text_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    "datatype, told, shape, raw",
+    "datatype, written, shape, raw",
     [
         ("FP32", [1, 2.5], (2,), floats(1, 2.5)),
         ("FP32", 3, (), floats(3)),
@@ -83,9 +83,9 @@ def test_names_that_make_text_base64() -> None:
         (None, [], (0,), b""),
     ],
 )
-def test_values_are_read(datatype: str | None, told: Any, shape: tuple[int, ...], raw: bytes) -> None:
+def test_values_are_read(datatype: str | None, written: Any, shape: tuple[int, ...], raw: bytes) -> None:
     """Values are read as the signature's datatype, or as one that holds them if there is none."""
-    found = read("x", datatype, told)
+    found = read("x", datatype, written)
     assert (found.shape, found.raw) == (shape, raw)
     assert datatype is None or found.datatype == datatype
 
@@ -98,7 +98,7 @@ def test_an_empty_tensor_has_the_axes_of_its_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    "datatype, told, said",
+    "datatype, written, text",
     [
         ("FP32", [[1], [2, 3]], "its rows are not of one shape"),
         ("FP32", [[1], 2], "its rows are not of one shape"),
@@ -114,10 +114,10 @@ def test_an_empty_tensor_has_the_axes_of_its_signature() -> None:
         (None, [{"x": 1}], "neither text nor"),
     ],
 )
-def test_values_that_are_no_tensor(datatype: str | None, told: Any, said: str) -> None:
+def test_values_that_are_no_tensor(datatype: str | None, written: Any, text: str) -> None:
     """Values that form no tensor are rejected; the error describes the problem."""
-    with pytest.raises(ValueError, match=said):
-        read("x", datatype, told)
+    with pytest.raises(ValueError, match=text):
+        read("x", datatype, written)
 
 
 def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
@@ -127,7 +127,7 @@ def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, written",
     [
         (b'{"a": [1.0]}', {"a": [1.0]}),
         (b"[Infinity, -Infinity]", [INFINITY, -INFINITY]),
@@ -135,9 +135,9 @@ def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
         (b'["\xff"]', ["\udcff"]),
     ],
 )
-def test_bare_tokens_are_read(text: bytes, told: Any) -> None:
+def test_bare_tokens_are_read(text: bytes, written: Any) -> None:
     """Bare NaN and infinity tokens are read outside strings; text may be invalid UTF-8."""
-    assert triton_json.read(text) == told
+    assert triton_json.read(text) == written
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[NaN", b"[1,]", b"NaNs", b"[" * 100_000 + b"NaN"])

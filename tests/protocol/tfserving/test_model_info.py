@@ -85,13 +85,13 @@ EVERYTHING = metadata(
 def test_a_model_without_a_default_signature() -> None:
     """Without a default signature the first by name is described; an unknown rank is one axis of any size, and
     datatypes that V2 lacks keep TensorFlow's name."""
-    told = metadata_of("m", read_signatures(EVERYTHING))
-    assert told["versions"] == []
-    assert told["inputs"] == [
+    written = metadata_of("m", read_signatures(EVERYTHING))
+    assert written["versions"] == []
+    assert written["inputs"] == [
         {"name": "scalar", "datatype": "FP16", "shape": []},
         {"name": "text", "datatype": "BYTES", "shape": [-1]},
     ]
-    assert told["outputs"] == [
+    assert written["outputs"] == [
         {"name": "sum", "datatype": "BF16", "shape": [2, 3]},
         {"name": "wave", "datatype": "DT_COMPLEX64", "shape": [-1]},
     ]
@@ -100,25 +100,25 @@ def test_a_model_without_a_default_signature() -> None:
     assert [each["data_type"] for each in config["output"]] == ["TYPE_BF16", "TYPE_INVALID"]
 
 
-@pytest.mark.parametrize("told", [SIGNATURES, read_signatures(EVERYTHING), Signatures("", {})])
-def test_metadata_and_config_are_tritons_messages(told: Signatures) -> None:
+@pytest.mark.parametrize("written", [SIGNATURES, read_signatures(EVERYTHING), Signatures("", {})])
+def test_metadata_and_config_are_tritons_messages(written: Signatures) -> None:
     """The metadata and configuration convert to gRPC without loss."""
-    answer = rpc_response("ModelMetadata", 200, json.dumps(metadata_of("m", told)).encode())
+    answer = rpc_response("ModelMetadata", 200, json.dumps(metadata_of("m", written)).encode())
     message = parse("inference.ModelMetadataResponse", answer)
     assert [(each.name, each.datatype, list(each.shape)) for each in message.inputs] == [
-        (each["name"], each["datatype"], each["shape"]) for each in metadata_of("m", told)["inputs"]
+        (each["name"], each["datatype"], each["shape"]) for each in metadata_of("m", written)["inputs"]
     ]
-    config = config_of("m", told)
+    config = config_of("m", written)
     answer = rpc_response("ModelConfig", 200, json.dumps(config).encode())
     message = parse("inference.ModelConfigResponse", answer).config
     assert (message.name, message.platform, message.backend) == ("m", config["platform"], "tensorflow")
     assert [list(each.dims) for each in message.output] == [each["dims"] for each in config["output"]]
-    assert message.parameters["TF_SIGNATURE_DEF"].string_value == told.default[0]
+    assert message.parameters["TF_SIGNATURE_DEF"].string_value == written.default[0]
 
 
 def status(*states: tuple[str, str]) -> bytes:
-    told = [{"version": version, "state": state, "status": {}} for version, state in states]
-    return json.dumps({"model_version_status": told}).encode()
+    written = [{"version": version, "state": state, "status": {}} for version, state in states]
+    return json.dumps({"model_version_status": written}).encode()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_messages_that_cannot_be_understood(read: Any) -> None:
 
 def test_old_spellings_of_metadata() -> None:
     """Metadata may omit empty fields, give sizes as numbers, and give datatypes by number."""
-    told = {"a": {"inputs": {"x": {"dtype": 1, "tensor_shape": {"dim": [{"size": 3}]}}}}}
-    assert read_signatures(metadata("m", told)).by_name == {
+    written = {"a": {"inputs": {"x": {"dtype": 1, "tensor_shape": {"dim": [{"size": 3}]}}}}}
+    assert read_signatures(metadata("m", written)).by_name == {
         "a": ServingSignature("predict", {"x": TensorInfo("FP32", (3,))}, {})
     }

@@ -7,7 +7,7 @@ from gateway.protocol.tfserving.model_info import ModelPath, target
 
 
 @pytest.mark.parametrize(
-    "told, path",
+    "written, path",
     [
         (("half",), "/v1/models/half"),
         (("half", "123"), "/v1/models/half/versions/123"),
@@ -19,10 +19,10 @@ from gateway.protocol.tfserving.model_info import ModelPath, target
         (("a b/c", "", "x:y/z"), "/v1/models/a%20b%2Fc/labels/x%3Ay%2Fz"),
     ],
 )
-def test_paths(told: tuple[str, ...], path: str) -> None:
+def test_paths(written: tuple[str, ...], path: str) -> None:
     """A version may be a number or a label; a label may follow the model's name, be a parameter, or replace the
     version."""
-    found = target(*told)
+    found = target(*written)
     assert (found.path, found.metadata_path) == (path, f"{path}/metadata")
 
 
@@ -33,7 +33,7 @@ def test_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "told, said",
+    "written, text",
     [
         (("",), "names no model"),
         ((":stable",), "names no model"),
@@ -44,8 +44,8 @@ def test_fields() -> None:
         (("half", "9" * 5000), "failed to get model version"),
     ],
 )
-def test_what_names_no_model(told: tuple[str, ...], said: str) -> None:
+def test_what_names_no_model(written: tuple[str, ...], text: str) -> None:
     """A missing name, conflicting versions, or a version that is too large is a bad request."""
-    with pytest.raises(GatewayError, match=said) as refused:
-        target(*told)
+    with pytest.raises(GatewayError, match=text) as refused:
+        target(*written)
     assert refused.value.kind is ErrorKind.BAD_REQUEST

@@ -28,12 +28,12 @@ from tests.support.tfserving import TfServing, answer
 
 
 @pytest.mark.parametrize(
-    "method, path, body, status, told", DOCUMENTED, ids=[f"{row[0]} {row[1]} {row[2]}" for row in DOCUMENTED]
+    "method, path, body, status, written", DOCUMENTED, ids=[f"{row[0]} {row[1]} {row[2]}" for row in DOCUMENTED]
 )
-def test_what_is_documented(method: str, path: str, body: Any, status: int, told: Any) -> None:
+def test_what_is_documented(method: str, path: str, body: Any, status: int, written: Any) -> None:
     """The stand-in's statuses and JSON are those of TF Serving's documentation, tests and error texts."""
     answered = answer(method, path, b"" if body is None else json.dumps(body).encode())
-    assert (answered[0], json.loads(answered[1])) == (status, told)
+    assert (answered[0], json.loads(answered[1])) == (status, written)
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +113,9 @@ def test_v2_infer_by_grpc(
     made = translation(inputs, parameters, **named)
     made.know(signatures)
     message = made.response_of_call(call(server, made.call()))
-    told = json.loads(rest_of_infer_response(message, WantedOutputs()).data)
-    assert (told["id"], told["model_version"]) == ("7", "123")
-    assert {each["name"]: each["data"] for each in told["outputs"]} == outputs
+    reply = json.loads(rest_of_infer_response(message, WantedOutputs()).data)
+    assert (reply["id"], reply["model_version"]) == ("7", "123")
+    assert {each["name"]: each["data"] for each in reply["outputs"]} == outputs
 
 
 def test_readiness_and_errors(server: TfServing) -> None:
@@ -124,8 +124,8 @@ def test_readiness_and_errors(server: TfServing) -> None:
         *(("half_plus_two", "", True), ("half_plus_two", "123", True), ("half_plus_two:stable", "", True)),
         *(("half_plus_two", "7", False), ("half_plus_two:other", "", False), ("half", "", False)),
     ):
-        told = fetch(server, "GET", target(model, version).path)
-        assert ready_of(told.status, told.body) is ready
+        written = fetch(server, "GET", target(model, version).path)
+        assert ready_of(written.status, written.body) is ready
     assert read_versions_message(call(server, status_call(target("half_plus_two")))) == ["123"]
     made = infer_translation(orjson.dumps({"inputs": [X]}), None, model="half")
     request = made.request()

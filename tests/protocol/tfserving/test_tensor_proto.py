@@ -82,7 +82,7 @@ def shape(*axes: int, unknown_rank: bool = False) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "data, said",
+    "data, text",
     [
         (b"\x0a\xff", "malformed"),
         (b"\x08\x01\x12\x02\xff\xff", "TensorProto"),
@@ -105,14 +105,14 @@ def shape(*axes: int, unknown_rank: bool = False) -> dict[str, object]:
         (proto(dtype=7, tensor_shape=shape(2), tensor_content=b"\x01\x01a"), "3 bytes of data are not 2 texts"),
     ],
 )
-def test_malformed_tensors(data: bytes, said: str) -> None:
+def test_malformed_tensors(data: bytes, text: str) -> None:
     """A malformed tensor raises a ValueError, and a small one with a huge shape allocates no memory for it."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=text):
         read(data)
 
 
 @pytest.mark.parametrize(
-    "datatype, shape, raw, said",
+    "datatype, shape, raw, text",
     [
         ("FP32", (2,), b"1234", "4 bytes of data are not 2 elements of FP32"),
         ("FP32", (-1,), b"", "whole numbers"),
@@ -120,9 +120,9 @@ def test_malformed_tensors(data: bytes, said: str) -> None:
         ("FP8", (1,), b"1", "datatype is 'FP8'"),
     ],
 )
-def test_tensors_that_cannot_be_written(datatype: str, shape: tuple[int, ...], raw: bytes, said: str) -> None:
+def test_tensors_that_cannot_be_written(datatype: str, shape: tuple[int, ...], raw: bytes, text: str) -> None:
     """Data that does not fit the shape is rejected."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=text):
         write(datatype, shape, raw)
 
 

@@ -68,9 +68,9 @@ def test_answers(body: str, content_type: str, wants: dict[str, Any], outputs: l
     """Outputs get the datatype and shape of the JSON in the reply; any other reply is one BYTES output."""
     reply = made(**wants).whole(Reply(200, body.encode(), content_type))
     assert (reply.status, reply.content_type, reply.head_bytes) == (200, "application/json", None)
-    told = json.loads(reply.body)
-    assert told.pop("outputs") == outputs
-    assert told == {"id": "7", "model_name": "here", "model_version": "1"}
+    written = json.loads(reply.body)
+    assert written.pop("outputs") == outputs
+    assert written == {"id": "7", "model_name": "here", "model_version": "1"}
 
 
 def test_numbers_that_are_not_finite() -> None:
@@ -120,11 +120,11 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("status, body, told, message", ERRORS.values(), ids=ERRORS)
-def test_errors(status: int, body: str, told: int, message: str) -> None:
+@pytest.mark.parametrize("status, body, written, message", ERRORS.values(), ids=ERRORS)
+def test_errors(status: int, body: str, written: int, message: str) -> None:
     """An error becomes V2's error object; a wrong token has status 401 and a handler's failure 500."""
     reply = made().whole(Reply(status, body.encode()))
-    assert (reply.status, json.loads(reply.body)) == (told, {"error": message})
+    assert (reply.status, json.loads(reply.body)) == (written, {"error": message})
 
 
 def test_models() -> None:

@@ -106,12 +106,12 @@ WHOLE: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("request_body, reply, told", WHOLE.values(), ids=WHOLE)
-def test_whole_replies(request_body: dict[str, Any], reply: str, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("request_body, reply, written", WHOLE.values(), ids=WHOLE)
+def test_whole_replies(request_body: dict[str, Any], reply: str, written: dict[str, Any]) -> None:
     """A plain reply is `text_output`; of an object, `text` is, and its other members are kept."""
     answered = asked(request_body).whole(Reply(200, reply.encode(), ""))
     assert answered.status == 200
-    assert json.loads(answered.body) == NAMES | told
+    assert json.loads(answered.body) == NAMES | written
 
 
 def events(data: bytes) -> list[Any]:
@@ -131,8 +131,8 @@ def test_objects_are_events() -> None:
     """Each JSON object in a stream is one event, however the stream is split."""
     made = asked(OBJECT, streams=True)
     assert made.feed(b'{"text": "one", ') == b""
-    told = events(made.feed(b'"tokens": 1}\n{"text": "two"}{"te'))
-    assert told == [NAMES | {"tokens": 1, "text_output": "one"}, NAMES | {"text_output": "two"}]
+    written = events(made.feed(b'"tokens": 1}\n{"text": "two"}{"te'))
+    assert written == [NAMES | {"tokens": 1, "text_output": "one"}, NAMES | {"text_output": "two"}]
     assert events(made.end()) == [NAMES | {"text_output": '{"te'}]
 
 

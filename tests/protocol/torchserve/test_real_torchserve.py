@@ -42,8 +42,8 @@ def infer(server: TorchServe, model: str, inputs: list[dict[str, Any]], **where:
     parameters = where.pop("parameters", {})
     body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     reply = ask(server, translator(Operation.INFER, body, model=model, **where))
-    told = json.loads(reply.body)
-    return told["outputs"] if reply.status == 200 else (reply.status, told["error"])
+    written = json.loads(reply.body)
+    return written["outputs"] if reply.status == 200 else (reply.status, written["error"])
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_token(torchserve: TorchServe) -> None:
 
 
 @pytest.mark.parametrize(
-    "body, told",
+    "body, written",
     [
         ({"text_input": "hi"}, {"text_output": "HI"}),
         ({"text_input": "hi", "id": "7"}, {"text_output": "HI", "id": "7"}),
@@ -153,11 +153,11 @@ def test_token(torchserve: TorchServe) -> None:
         ({"text_input": "hi", "envelope": "kservev2"}, {"text_output": "hihi"}),
     ],
 )
-def test_generate(torchserve: TorchServe, body: dict[str, Any], told: dict[str, Any]) -> None:
+def test_generate(torchserve: TorchServe, body: dict[str, Any], written: dict[str, Any]) -> None:
     """The handler gets the prompt, and its result is the generated text."""
     model = "enveloped" if "envelope" in body else "plain"
     reply = ask(torchserve, translator(Operation.GENERATE, json.dumps(body).encode(), model=model))
-    assert json.loads(reply.body) == {"model_name": model, "model_version": ""} | told
+    assert json.loads(reply.body) == {"model_name": model, "model_version": ""} | written
 
 
 def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], bool]:

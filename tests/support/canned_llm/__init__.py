@@ -50,5 +50,5 @@ class CannedLLM(Child):
 
     def _ask(self, path: str, body: bytes | None = None) -> bytes:
         with urlopen(Request(self.http_url + path, body), timeout=10) as reply:
-            told: bytes = reply.read()
-        return told
+            report: bytes = reply.read()
+        return report

@@ -38,18 +38,18 @@ def main() -> None:
     parser.add_argument("--api-key", default="")
     parser.add_argument("--interval-seconds", type=float, default=0.0, help="between tokens")
     parser.add_argument("--swap", action="append", default=[], metavar="WORD=OTHER", help="say another word instead")
-    told = parser.parse_args()
+    reply = parser.parse_args()
     engine = Engine(
-        models=told.models.split(","),
-        dialects=told.dialects.split(","),
-        prefill=told.prefill,
-        api_key=told.api_key,
-        is_v2=told.v2,
-        interval_seconds=told.interval_seconds,
-        swaps=dict(swap.split("=", 1) for swap in told.swap),
+        models=reply.models.split(","),
+        dialects=reply.dialects.split(","),
+        prefill=reply.prefill,
+        api_key=reply.api_key,
+        is_v2=reply.v2,
+        interval_seconds=reply.interval_seconds,
+        swaps=dict(swap.split("=", 1) for swap in reply.swap),
     )
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serve(engine, told.port, told.ready_file))
+        uvloop.run(serve(engine, reply.port, reply.ready_file))
 
 
 if __name__ == "__main__":

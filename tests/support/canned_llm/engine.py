@@ -48,8 +48,8 @@ class Sight:
         except orjson.JSONDecodeError:
             body = self.request.body.decode("utf-8", "replace")
         request = self.request
-        told = {"method": request.method, "path": request.path, "headers": request.headers, "body": body}
-        return {**told, "state": self.state, "tokens": self.tokens}
+        reply = {"method": request.method, "path": request.path, "headers": request.headers, "body": body}
+        return {**reply, "state": self.state, "tokens": self.tokens}
 
 
 @dataclass(slots=True)
@@ -163,8 +163,8 @@ class Engine:
 
     def _v2_informed(self, path: str) -> Answer:
         if path == "/v2":
-            told = {"name": "triton", "version": "2.60.0", "extensions": ["generate"]}
-            return Answer(orjson.dumps(told))
+            reply = {"name": "triton", "version": "2.60.0", "extensions": ["generate"]}
+            return Answer(orjson.dumps(reply))
         if path == "/v2/repository/index":
             index = [{"name": model, "version": "1", "state": "READY"} for model in v2.INPUTS]
             return Answer(orjson.dumps(index))
@@ -209,12 +209,12 @@ class Engine:
         return self._faults
 
     def _set_faults(self, request: Request) -> Answer:
-        told = orjson.loads(request.body)
+        reply = orjson.loads(request.body)
         try:
-            Faults.read(told["faults"])
+            Faults.read(reply["faults"])
         except ValueError as failure:
             return Answer(str(failure).encode(), 400, "text/plain")
-        self._faults, self._times = told["faults"], told.get("times")
+        self._faults, self._times = reply["faults"], reply.get("times")
         return Answer(b"{}")
 
     def _forget(self, request: Request) -> Answer:

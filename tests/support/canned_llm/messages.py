@@ -29,8 +29,8 @@ def error_event(message: str) -> bytes:
     return b"event: error\ndata: " + error(message, 500) + b"\n\n"
 
 
-def event(told: Mapping[str, Any]) -> bytes:
-    return b"event: " + str(told["type"]).encode() + b"\ndata: " + orjson.dumps(told) + b"\n\n"
+def event(reply: Mapping[str, Any]) -> bytes:
+    return b"event: " + str(reply["type"]).encode() + b"\ndata: " + orjson.dumps(reply) + b"\n\n"
 
 
 class Messages:

@@ -27,20 +27,20 @@ def error_event(message: str) -> bytes:
 
 
 def usage(job: Job) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    reply: dict[str, Any] = {
         "prompt_tokens": job.prompt_tokens,
         "total_tokens": job.prompt_tokens + job.completion_tokens,
         "completion_tokens": job.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": job.cached_tokens} if job.cached_tokens else None,
     }
     if any(plan.thoughts for plan in job.plans):
-        told["completion_tokens_details"] = {"reasoning_tokens": sum(len(plan.thoughts) for plan in job.plans)}
-    return told
+        reply["completion_tokens_details"] = {"reasoning_tokens": sum(len(plan.thoughts) for plan in job.plans)}
+    return reply
 
 
 def event(job: Job, kind: str, choices: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
-    told = {"id": job.id, "object": kind, "created": job.created, "model": job.model, "choices": choices, **more}
-    return b"data: " + orjson.dumps(told) + b"\n\n"
+    reply = {"id": job.id, "object": kind, "created": job.created, "model": job.model, "choices": choices, **more}
+    return b"data: " + orjson.dumps(reply) + b"\n\n"
 
 
 def usage_frames(job: Job, kind: str) -> Iterator[Frame]:
@@ -99,8 +99,8 @@ class Chat:
                     "stop_reason": plan.stopped_by,
                 }
             )
-        told = {"id": job.id, "object": "chat.completion", "created": job.created, "model": job.model}
-        return orjson.dumps({**told, "choices": choices, "usage": usage(job)})
+        reply = {"id": job.id, "object": "chat.completion", "created": job.created, "model": job.model}
+        return orjson.dumps({**reply, "choices": choices, "usage": usage(job)})
 
     def frames(self, job: Job) -> Iterator[Frame]:
         n = len(job.plans)
@@ -154,8 +154,8 @@ def logprob(token: str, place: int = 0) -> dict[str, Any]:
 
 
 def tool_call(call: Call, place: int, job: Job) -> dict[str, Any]:
-    told = {"name": call.name, "arguments": call.arguments}
-    return {"id": f"call_{job.id}_{place}", "type": "function", "function": told}
+    reply = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{job.id}_{place}", "type": "function", "function": reply}
 
 
 def cut(text: str, size: int) -> list[str]:
@@ -212,8 +212,8 @@ class Completions:
             }
             for index, (plan, prompt) in enumerate(zip(job.plans, job.detail["prompts"], strict=True))
         ]
-        told = {"id": job.id, "object": self.chunk, "created": job.created, "model": job.model}
-        return orjson.dumps({**told, "choices": choices, "usage": usage(job)})
+        reply = {"id": job.id, "object": self.chunk, "created": job.created, "model": job.model}
+        return orjson.dumps({**reply, "choices": choices, "usage": usage(job)})
 
     def frames(self, job: Job) -> Iterator[Frame]:
         if job.body.get("echo"):
@@ -246,7 +246,10 @@ class Completions:
             "tokens": tokens,
             "token_logprobs": [LOGPROB] * len(tokens),
             "top_logprobs": [
-                {told["token"]: told["logprob"] for told in (logprob(token, place) for place in range(max(others, 1)))}
+                {
+                    reply["token"]: reply["logprob"]
+                    for reply in (logprob(token, place) for place in range(max(others, 1)))
+                }
                 for token in tokens
             ],
             "text_offset": [offset + len("".join(tokens[:place])) for place in range(len(tokens))],

@@ -19,8 +19,8 @@ class Responses:
         self._cache = cache
 
     def error_event(self, message: str) -> bytes:
-        told = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 99}
-        return b"event: error\ndata: " + orjson.dumps(told) + b"\n\n"
+        reply = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 99}
+        return b"event: error\ndata: " + orjson.dumps(reply) + b"\n\n"
 
     def read(self, body: Mapping[str, Any], number_of_job: int) -> Job:
         choice = body.get("tool_choice") or "auto"
@@ -50,9 +50,9 @@ class Responses:
     def frames(self, job: Job) -> Iterator[Frame]:
         number_of_event = 0
 
-        def frame(kind: str, *, is_token: bool = False, is_last: bool = False, **told: Any) -> Frame:
+        def frame(kind: str, *, is_token: bool = False, is_last: bool = False, **reply: Any) -> Frame:
             nonlocal number_of_event
-            data = orjson.dumps({"type": f"response.{kind}", "sequence_number": number_of_event, **told})
+            data = orjson.dumps({"type": f"response.{kind}", "sequence_number": number_of_event, **reply})
             number_of_event += 1
             return Frame(b"event: response." + kind.encode() + b"\ndata: " + data + b"\n\n", is_token, is_last)
 

@@ -132,13 +132,13 @@ class Generate:
         return streams or bool(excludes)
 
     def _vllm_options(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-        told = dict(parameters)
+        reply = dict(parameters)
         if "sampling_parameters" in inputs:
-            told = orjson.loads(inputs["sampling_parameters"])
+            reply = orjson.loads(inputs["sampling_parameters"])
         return {
-            "max_tokens": number(told, "max_tokens") or 16,
-            "stop": stops(told.get("stop")),
-            "ignore_eos": bool(told.get("ignore_eos")),
+            "max_tokens": number(reply, "max_tokens") or 16,
+            "stop": stops(reply.get("stop")),
+            "ignore_eos": bool(reply.get("ignore_eos")),
         }
 
     def _trtllm_options(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,20 +148,20 @@ class Generate:
         return {"max_tokens": max_tokens, "stop": [word for word in stops(inputs.get("stop_words")) if word]}
 
     def _reply(self, job: Job, text: str, ends: Plan | None, num_tokens: int) -> dict[str, Any]:
-        told: dict[str, Any] = {"model_name": self._model, "model_version": "1"}
+        reply: dict[str, Any] = {"model_name": self._model, "model_version": "1"}
         if job.detail["id"]:
-            told["id"] = job.detail["id"]
+            reply["id"] = job.detail["id"]
         if self._model == ENSEMBLE:
-            told |= {"cum_log_probs": 0.0, "sequence_end": False, "sequence_id": 0, "sequence_start": False}
-            return {**told, "text_output": text}
+            reply |= {"cum_log_probs": 0.0, "sequence_end": False, "sequence_id": 0, "sequence_start": False}
+            return {**reply, "text_output": text}
         wanted = job.detail["inputs"]
         if wanted.get("return_finish_reason"):
-            told["finish_reason"] = ends.finish if ends else "None"  # str(None), as in vLLM's backend
+            reply["finish_reason"] = ends.finish if ends else "None"  # str(None), as in vLLM's backend
         if wanted.get("return_num_input_tokens"):
-            told["num_input_tokens"] = job.prompt_tokens
+            reply["num_input_tokens"] = job.prompt_tokens
         if wanted.get("return_num_output_tokens"):
-            told["num_output_tokens"] = num_tokens
-        return {**told, "text_output": text}
+            reply["num_output_tokens"] = num_tokens
+        return {**reply, "text_output": text}
 
 
 class Infer(Generate):
@@ -187,10 +187,10 @@ class Infer(Generate):
     def whole(self, job: Job) -> bytes:
         text = job.detail["prepended"] + job.plans[0].text
         output = {"name": "text_output", "datatype": "BYTES", "shape": [1], "data": [text]}
-        told: dict[str, Any] = {"model_name": self._model, "model_version": "1", "outputs": [output]}
+        reply: dict[str, Any] = {"model_name": self._model, "model_version": "1", "outputs": [output]}
         if job.detail["id"]:
-            told["id"] = job.detail["id"]
-        return orjson.dumps(told)
+            reply["id"] = job.detail["id"]
+        return orjson.dumps(reply)
 
 
 def metadata(model: str) -> bytes:
@@ -203,8 +203,8 @@ def metadata(model: str) -> bytes:
         {"name": name, "datatype": kind, "shape": [*batch, *shape]} for name, (kind, shape) in OUTPUTS[model].items()
     ]
     platform = "vllm" if model == VLLM else "ensemble"
-    told = {"name": model, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}
-    return orjson.dumps(told)
+    reply = {"name": model, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": outputs}
+    return orjson.dumps(reply)
 
 
 def config(model: str) -> bytes:
@@ -218,9 +218,9 @@ def config(model: str) -> bytes:
         {"name": name, "data_type": data_type.get(kind, f"TYPE_{kind}"), "dims": shape}
         for name, (kind, shape) in OUTPUTS[model].items()
     ]
-    told: dict[str, Any] = {"name": model, "input": inputs, "output": outputs, "max_batch_size": 0}
+    reply: dict[str, Any] = {"name": model, "input": inputs, "output": outputs, "max_batch_size": 0}
     if model == VLLM:
-        told |= {"backend": "vllm", "model_transaction_policy": {"decoupled": True}}
+        reply |= {"backend": "vllm", "model_transaction_policy": {"decoupled": True}}
     else:
-        told |= {"platform": "ensemble", "max_batch_size": 64}
-    return orjson.dumps(told)
+        reply |= {"platform": "ensemble", "max_batch_size": 64}
+    return orjson.dumps(reply)

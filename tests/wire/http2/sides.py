@@ -66,9 +66,9 @@ class Side:
 
     def open(self, fields: list[Field] = REQUEST, *, ended: bool = False) -> Heard:
         stream = self.http2.open_stream(self)
-        heard = self.heard[stream.id] = Heard(stream)
+        received = self.heard[stream.id] = Heard(stream)
         stream.send_headers(CachedHeaders(fields), ended=ended)
-        return heard
+        return received
 
     # As the connection's owner
 
@@ -94,36 +94,36 @@ class Side:
     # As the receiver of all its streams
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
-        heard = self._listen(stream)
-        assert self.is_client and heard.fields is None and not heard.ended
-        heard.fields, heard.ended = block.fields, ended
+        received = self._listen(stream)
+        assert self.is_client and received.fields is None and not received.ended
+        received.fields, received.ended = block.fields, ended
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        heard = self._listen(stream)
-        assert heard.fields is not None and not heard.ended
-        heard.body += data
-        heard.ended = ended
+        received = self._listen(stream)
+        assert received.fields is not None and not received.ended
+        received.body += data
+        received.ended = ended
         if self.credits:
             stream.credit(len(data))
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
-        heard = self._listen(stream)
-        assert heard.fields is not None and not heard.ended
-        heard.trailers, heard.ended = block.fields, True
+        received = self._listen(stream)
+        assert received.fields is not None and not received.ended
+        received.trailers, received.ended = block.fields, True
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
-        heard = self._listen(stream)
+        received = self._listen(stream)
         assert why and stream.id not in self.http2.streams
         assert stream.is_sent and stream.peer_state is PeerState.ENDED and not stream.is_waiting
-        heard.reset, heard.why = code, why
+        received.reset, received.why = code, why
 
     def drained(self, stream: Stream) -> None:
         self._listen(stream).num_drained += 1
 
     def _listen(self, stream: Stream) -> Heard:
-        heard = self.heard[stream.id]
-        assert heard.stream is stream and heard.reset is None
-        return heard
+        received = self.heard[stream.id]
+        assert received.stream is stream and received.reset is None
+        return received
 
 
 def server(limits: Http2Limits | None = None) -> Side:

@@ -120,7 +120,11 @@ def fed(make: Callable[[], Side], pieces: Iterable[bytes]) -> tuple[Any, ...]:
     side = make().feed(*pieces)
     side.take()
     assert side.http2.failed is None
-    return {stream_id: heard.outcome for stream_id, heard in side.heard.items()}, side.num_closed, side.num_farewells
+    return (
+        {stream_id: received.outcome for stream_id, received in side.heard.items()},
+        side.num_closed,
+        side.num_farewells,
+    )
 
 
 CONVERSATIONS: list[tuple[Callable[[], Side], bytes]] = [
@@ -184,9 +188,9 @@ def test_a_call_from_h2() -> None:
 def test_a_call_to_h2() -> None:
     """An `h2` server reads the client's request and trailers; the client skips an interim reply."""
     side, peer_ = Side(is_client=True), peer(is_client=False)
-    heard = side.open()
-    heard.stream.send_data(b"hello")
-    heard.stream.send_trailers(CachedHeaders([(b"a", b"b")]))
+    received = side.open()
+    received.stream.send_data(b"hello")
+    received.stream.send_trailers(CachedHeaders([(b"a", b"b")]))
     events = exchange(side, peer_)
     assert told(events, RequestReceived)[0].headers == REQUEST
     assert told(events, TrailersReceived)[0].headers == [(b"a", b"b")]
@@ -194,7 +198,7 @@ def test_a_call_to_h2() -> None:
     peer_.send_headers(1, REPLY)
     peer_.send_data(1, b"there", end_stream=True)
     assert not told(exchange(side, peer_), InformationalResponseReceived)
-    assert heard.outcome == (REPLY, b"there", None, True, None) and side.num_closed == 1
+    assert received.outcome == (REPLY, b"there", None, True, None) and side.num_closed == 1
 
 
 def test_long_fields_in_both_directions() -> None:

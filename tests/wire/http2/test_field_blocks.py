@@ -145,11 +145,11 @@ def test_blocks_that_differ_in_a_few_values(steps: list[tuple[list[bytes], list[
     decoder.decode(b"\x40\x01n\x01v")
     reference.decode(b"\x40\x01n\x01v")
     for skeleton, values, huffman in steps:
-        told = iter(values)
+        received = iter(values)
         pieces = []
         for each in skeleton:
             if each[0] < 0x80 and each[:1] != b"\x40":
-                field = NeverIndexedHeaderTuple(each, next(told, b"last"))
+                field = NeverIndexedHeaderTuple(each, next(received, b"last"))
                 pieces.append(encoder.encode([field], huffman=huffman))
             else:
                 pieces.append(each)

@@ -51,7 +51,7 @@ def test_frames_that_bring_nothing(is_client: bool, first: bytes, again: bytes) 
     sent = side.take()
     assert errors(sent)[-1] == (0, CALM)
     assert len(sent) < 400_000 and not side.http2.streams
-    assert all(heard.reset is not None for heard in side.heard.values())
+    assert all(received.reset is not None for received in side.heard.values())
 
 
 @pytest.mark.parametrize("again", [flood[2] for flood in FLOODS[:8]], ids=[flood[0] for flood in FLOODS[:8]])
@@ -86,7 +86,7 @@ def test_rapid_reset() -> None:
         side.feed(headers(stream_id) + rst_stream(stream_id, 8))
     assert errors(side.take()) == [(0, CALM)]
     assert len(side.heard) == 101 and side.num_closed == 100
-    assert not side.http2.streams and all(heard.reset is not None for heard in side.heard.values())
+    assert not side.http2.streams and all(received.reset is not None for received in side.heard.values())
 
 
 def test_resets_are_forgiven() -> None:
@@ -123,7 +123,7 @@ def test_made_you_reset(make: object) -> None:
         side.feed(make(stream_id))
     assert errors(side.take())[-1] == (0, CALM)
     assert side.http2.last_id == 201 and not side.http2.streams
-    assert all(heard.reset is not None for heard in side.heard.values())
+    assert all(received.reset is not None for received in side.heard.values())
 
 
 def test_requests_beyond_the_limit() -> None:
@@ -148,9 +148,9 @@ def test_frames_of_a_reset_stream() -> None:
 def test_interim_replies_without_end() -> None:
     """An engine that sends interim replies endlessly loses its connection."""
     side = client()
-    heard = side.open()
+    received = side.open()
     side.feed(headers(1, [(b":status", b"103")]) * MANY)
-    assert errors(side.take())[-1] == (0, CALM) and heard.reset is not None
+    assert errors(side.take())[-1] == (0, CALM) and received.reset is not None
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", bytes(1000), bytes(16_384)])

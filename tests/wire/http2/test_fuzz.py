@@ -61,9 +61,9 @@ def is_consistent(side: Side) -> None:
         assert not http2.streams
         assert errors(side.sent.removeprefix(frames.PREFACE))[-1] == (0, http2.failed.code)
         assert side.sent.endswith(http2.failed.message.encode()[:256])
-    for stream_id, heard in side.heard.items():
-        stream = heard.stream
-        is_over = heard.reset is not None or (stream.is_sent and stream.peer_state is PeerState.ENDED)
+    for stream_id, received in side.heard.items():
+        stream = received.stream
+        is_over = received.reset is not None or (stream.is_sent and stream.peer_state is PeerState.ENDED)
         assert (stream_id in http2.streams) != is_over
         assert stream.send_window >= 0 or stream_id not in http2.streams or http2.peer_window < frames.DEFAULT_WINDOW
         assert http2.send_window >= 0
@@ -76,9 +76,9 @@ def a_server() -> Side:
 def a_client() -> Side:
     side = Side(is_client=True, limits=SMALL)
     for number in range(3):
-        heard = side.open(ended=number == 0)
+        received = side.open(ended=number == 0)
         if number:
-            heard.stream.send_data(bytes(40_000), number == 1)
+            received.stream.send_data(bytes(40_000), number == 1)
     return side
 
 
@@ -91,7 +91,7 @@ def throw(make: Callable[[], Side], pieces: list[bytes]) -> Side:
     side.http2.unblock()
     side.http2.lose("the connection was lost")
     is_consistent(side)
-    assert all(heard.reset is not None or heard.ended for heard in side.heard.values())
+    assert all(received.reset is not None or received.ended for received in side.heard.values())
     return side
 
 
@@ -107,15 +107,15 @@ def test_any_frames(is_client: bool, sent: bytes, cuts: list[int]) -> None:
     whole = throw(make, [sent])
     pieces = throw(make, [sent[start:stop] for start, stop in pairwise(edges)])
     assert errors_of(whole) == errors_of(pieces)
-    for stream_id, heard in whole.heard.items():
+    for stream_id, received in whole.heard.items():
         again = pieces.heard[stream_id]
-        assert (heard.fields, heard.trailers, heard.ended, heard.reset) == (
+        assert (received.fields, received.trailers, received.ended, received.reset) == (
             again.fields,
             again.trailers,
             again.ended,
             again.reset,
         )
-        assert heard.reset is not None or heard.body == again.body
+        assert received.reset is not None or received.body == again.body
 
 
 def errors_of(side: Side) -> list[tuple[int, frames.ErrorCode]]:
@@ -163,9 +163,9 @@ class Fickle(Side):
     """A receiver that resets all streams on every event."""
 
     def data_received(self, stream: object, data: bytes, ended: bool) -> None:
-        for heard in self.heard.values():
-            heard.stream.reset()
-            heard.stream.send_headers(CachedHeaders(REPLY))
+        for received in self.heard.values():
+            received.stream.reset()
+            received.stream.send_headers(CachedHeaders(REPLY))
 
     def stream_reset(self, stream: object, code: int, why: str) -> None:
         self.data_received(stream, b"", False)

@@ -76,10 +76,10 @@ def test_what_opens_no_connection(section: str, sent: bytes) -> None:
 def test_what_opens_no_reply(sent: bytes) -> None:
     """Section 3.4: a server's first frame must be SETTINGS."""
     side = Side(is_client=True)
-    heard = side.open()
+    received = side.open()
     side.feed(sent)
     assert errors(side.take()[len(frames.PREFACE) :]) == [(CONNECTION, PROTOCOL)]
-    assert heard.reset == ErrorCode.INTERNAL_ERROR
+    assert received.reset == ErrorCode.INTERNAL_ERROR
 
 
 # Sent to a server: section, frames, stream (0: the connection), error code.
@@ -218,7 +218,9 @@ def test_what_clients_may_not_send(section: str, sent: bytes, stream_id: int, co
         side.feed(frame(PING, 0, 0, b"01234567"))
         assert side.take() == b""
         assert all(
-            heard.reset is not None for heard in side.heard.values() if heard.stream.peer_state is not PeerState.ENDED
+            received.reset is not None
+            for received in side.heard.values()
+            if received.stream.peer_state is not PeerState.ENDED
         )
 
 
@@ -271,21 +273,21 @@ def test_what_servers_may_not_send(section: str, sent: bytes, stream_id: int, co
     """A server's violation ends the call or the connection with the right code, and the call's receiver gets a
     reset."""
     side = client()
-    heard = side.open()
+    received = side.open()
     side.take()
     side.feed(sent)
     assert errors(side.take()) == [(stream_id, code)]
-    assert heard.reset is not None and not side.http2.streams
+    assert received.reset is not None and not side.http2.streams
 
 
 @pytest.mark.parametrize("late", [data(1, b"x"), data(1, ended=True), headers(1, REPLY), headers(1, REPLY, ended=True)])
 def test_what_servers_may_not_send_behind_the_end(late: bytes) -> None:
     """Section 5.1: a frame on a stream that both sides have ended is a connection error."""
     side = client()
-    heard = side.open(ended=True)
+    received = side.open(ended=True)
     side.feed(ANSWER, data(1, ended=True), late)
     assert errors(side.take()) == [(CONNECTION, CLOSED)]
-    assert heard.outcome == (REPLY, b"", None, True, None)
+    assert received.outcome == (REPLY, b"", None, True, None)
 
 
 # Unusual but legal frames.

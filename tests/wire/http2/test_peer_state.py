@@ -43,25 +43,25 @@ ALL = [(state, sent) for state, frames in FRAMES.items() for sent in frames]
 def stream_in(state: PeerState) -> tuple[Side, Heard]:
     """A client whose engine's half of stream 1 is in this state; its own half is open."""
     side = client()
-    heard = side.open()
+    received = side.open()
     if state is not PeerState.SILENT:
         side.feed(headers(1, REPLY))
-    heard.stream.peer_state = state  # an ended reply would end the client's half as well
+    received.stream.peer_state = state  # an ended reply would end the client's half as well
     side.take()
-    return side, heard
+    return side, received
 
 
 @pytest.mark.parametrize(("state", "sent"), ALL)
 def test_every_frame_in_every_state(state: PeerState, sent: str) -> None:
     """A frame is a step of the diagram, or else a fault of the table, which resets the stream and no more."""
-    side, heard = stream_in(state)
+    side, received = stream_in(state)
     side.feed(FRAMES[state][sent])
     assert side.http2.failed is None
     if (state, sent) in STEPS:
-        assert heard.stream.peer_state is STEPS[state, sent] and heard.reset is None
+        assert received.stream.peer_state is STEPS[state, sent] and received.reset is None
     else:
         code, why = FAULTS[state, EVENTS[sent]]
-        assert (heard.reset, heard.why) == (code, why)
+        assert (received.reset, received.why) == (code, why)
         assert side.take() == rst_stream(1, code)
 
 

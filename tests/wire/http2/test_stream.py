@@ -48,7 +48,7 @@ class Walk:
 
     def step(self, step: str, stream_id: int, value: int) -> None:
         http2 = self.side.http2
-        streams = {id_: heard.stream for id_, heard in self.side.heard.items()}
+        streams = {id_: received.stream for id_, received in self.side.heard.items()}
         before = {id_: (stream.is_waiting, self.side.heard[id_].num_drained) for id_, stream in streams.items()}
         match step:
             case "send" | "end" if stream_id not in self.closing:

@@ -88,8 +88,8 @@ def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: li
     assert [reading.bodies.get(2 * number + 1, b"") for number in range(len(bodies))] == bodies
     assert sorted(reading.ended) == [2 * number + 1 for number in range(len(bodies))]
     assert not side.http2.waiting and side.http2.failed is None
-    for heard in side.heard.values():
-        assert not heard.stream.is_waiting and heard.stream.is_sent
+    for received in side.heard.values():
+        assert not received.stream.is_waiting and received.stream.is_sent
 
 
 def test_a_window_below_nothing_hangs_nobody() -> None:
@@ -150,17 +150,17 @@ def test_credit_stops_the_peer(is_client: bool) -> None:
             exchange(side, peer_)
 
     send_all()
-    heard = side.heard[1]
-    assert len(heard.body) == 100_000
+    received = side.heard[1]
+    assert len(received.body) == 100_000
     with pytest.raises(FlowControlError):
         peer_.send_data(1, b"x")
-    heard.stream.credit(49_999)
+    received.stream.credit(49_999)
     exchange(side, peer_)
     assert peer_.local_flow_control_window(1) == 0
-    heard.stream.credit(1)
+    received.stream.credit(1)
     exchange(side, peer_)
     send_all()
-    assert len(heard.body) == 150_000
+    assert len(received.body) == 150_000
 
 
 def test_the_connections_window_stays_open() -> None:

@@ -275,8 +275,8 @@ def test_a_compiled_model_has_its_shapes_in_its_metadata(tmp_path):
     path.mkdir()
     schema = {"name": "x", "dataType": "Float16", "shape": "[1, 3]"}
     many = schema | {"name": "m", "dataType": "Int32", "enumeratedShapes": "[[1, 3], [4, 3]]"}
-    told = [{"inputSchema": [schema, many], "outputSchema": [schema | {"name": "y", "shape": "[]"}]}]
-    (path / "metadata.json").write_text(json.dumps(told))
+    reply = [{"inputSchema": [schema, many], "outputSchema": [schema | {"name": "y", "shape": "[]"}]}]
+    (path / "metadata.json").write_text(json.dumps(reply))
     assert packages.read_package(ct, path) == packages.Package(
         path,
         (packages.Feature("x", "FP16", ((1, 3),)), packages.Feature("m", "INT32", ((1, 3), (4, 3)))),

@@ -137,10 +137,10 @@ def test_inputs_can_be_written_and_kept(stage: Stage, runner: InstanceSet) -> No
         keep = "x = pb.get_input_tensor_by_name(request, 'x').as_numpy()\nx += 1\nself.kept.append(x)\nreturn 0"
         for number in range(4):
             run(stage, runner, keep, tensor("x", np.full(size, number, np.float32)))
-        told = run(
+        reply = run(
             stage, runner, "kept, self.kept = self.kept, []\nreturn [[float(k.min()), float(k.max())] for k in kept]"
         )
-        assert told == [[number + 1, number + 1] for number in range(4)]
+        assert reply == [[number + 1, number + 1] for number in range(4)]
 
 
 def test_dlpack(stage: Stage, runner: InstanceSet) -> None:
@@ -298,10 +298,10 @@ def test_clients_shared_memory(stage: Stage, runner: InstanceSet) -> None:
         region.buf[64:72] = np.float32([1, 2]).tobytes()
         place = SharedMemory(f"/{region.name.lstrip('/')}", 64, 8)
         for size in (64, 2):
-            asked = request(tensor("text", [code.decode()]), TensorData("x", "FP32", (2,), place))
+            requested = request(tensor("text", [code.decode()]), TensorData("x", "FP32", (2,), place))
             there = WantedOutput("text", shared_memory=SharedMemory(place.key, 128, size))
-            asked = type(asked)("runner", inputs=asked.inputs, outputs=(there,))
-            response = stage.execute(runner, asked)[0].one()
+            requested = type(requested)("runner", inputs=requested.inputs, outputs=(there,))
+            response = stage.execute(runner, requested)[0].one()
             if size == 64:
                 (output,) = response.outputs
                 assert output.data == SharedMemory(place.key, 128, 7)
@@ -368,11 +368,11 @@ def streamer(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Instance
 def test_decoupled_models(stage: Stage, streamer: InstanceSet, act: str, expected: list[str]) -> None:
     """Responses arrive when they are sent, and the end always arrives, even if no sender is left."""
     (answers,) = stage.execute(streamer, request(tensor("text", [act])))
-    told = [
+    reply = [
         f"error: {each.error.message.partition(chr(10))[0]}" if each.error else texts(each)[0]
         for each in answers.wait()
     ]
-    assert told == expected
+    assert reply == expected
 
 
 def test_rescheduled_requests_come_again(stage: Stage, tmp_path: Path) -> None:

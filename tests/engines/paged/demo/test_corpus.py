@@ -20,7 +20,7 @@ MIA = Character("Mia", "owl", "old", True, "in a tree", "soup")
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "reply"),
     [
         ("{hero} was {hero.a}.", "Mia was an old owl."),
         ("{hero.he} saw {hero.the}. {hero.his} hat, {hero.himself}!", "She saw the owl. Her hat, herself!"),
@@ -32,16 +32,16 @@ MIA = Character("Mia", "owl", "old", True, "in a tree", "soup")
         ("one\n\ntwo [|] three", "One\n\nTwo three"),
     ],
 )
-def test_a_template_becomes_english(template: str, told: str) -> None:
+def test_a_template_becomes_english(template: str, reply: str) -> None:
     """The printer fills slots and corrects articles, capitals, spaces and punctuation."""
     scene = {"hero": MIA, "thing": Word("a rope", use="pulled")}
-    assert tell(template, scene, random.Random(0)) == told
+    assert tell(template, scene, random.Random(0)) == reply
 
 
 def test_every_branch_of_a_template_is_printed() -> None:
     """Alternatives, including nested ones, are chosen at random."""
-    told = {tell("[a|b[1|2|]]", {}, random.Random(seed)) for seed in range(100)}
-    assert told == {"A", "B1", "B2", "B"}
+    reply = {tell("[a|b[1|2|]]", {}, random.Random(seed)) for seed in range(100)}
+    assert reply == {"A", "B1", "B2", "B"}
 
 
 @pytest.mark.parametrize("template", ["[a|b", "a|b", "a]", "{nobody}", "{hero.age}"])
@@ -75,24 +75,24 @@ def test_questions_about_a_story_have_answers_in_it(one: plot.Plot) -> None:
         people = (story.hero, *story.others)
         assert len({each.name for each in people}) == len({each.kind for each in people}) == len(people)
         assert story.hero.name in story.text
-        told = set(re.findall(r"\w+", story.text))
+        reply = set(re.findall(r"\w+", story.text))
         for each in story.questions:
             names = {name for name in (*words.HER_NAMES, *words.HIS_NAMES) if re.search(rf"\b{name}\b", each.answer)}
-            assert names <= told, (each, story.text)
+            assert names <= reply, (each, story.text)
         assert len(story.questions) >= 4 and story.lesson and story.themes and story.title[0].isupper()
 
 
 def test_a_request_gets_what_it_names() -> None:
     """A story requested by kind or name has a hero of that kind and name."""
-    asked = 0
+    requested = 0
     for seed in range(250):
         chat = [message for message in draw_chat(random.Random(seed)) if message.role != "system"]
         found = re.search(r"story about an? (\w+) (?:named|called) (\w+)", chat[0].content)
         if found:
-            asked += 1
+            requested += 1
             kind, name = found.groups()
             assert kind in all_kinds() and kind in chat[1].content and name in chat[1].content, chat
-    assert asked > 20
+    assert requested > 20
 
 
 def test_a_conversation_takes_turns() -> None:
@@ -123,9 +123,9 @@ def test_a_reading_holds_its_answer() -> None:
     """Each question of a generated reading is answered by the sentences before it."""
     for seed in range(200):
         one = facts.draw_reading(random.Random(seed))
-        told, _, asked = one.asked.rpartition(". ")
-        assert asked.endswith("?")
-        assert one.brief.rstrip(".").lower().split(" ", 1)[-1] in told.lower(), one  # without in, at, a
+        reply, _, requested = one.asked.rpartition(". ")
+        assert requested.endswith("?")
+        assert one.brief.rstrip(".").lower().split(" ", 1)[-1] in reply.lower(), one  # without in, at, a
 
 
 def test_the_corpus_is_the_same_every_time() -> None:
@@ -158,16 +158,16 @@ def test_names_agree_with_pronouns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("\n=== lost\nthemes: a\n---\nOne.\n", "lost: needs a paragraph and a last part"),
         ("\n=== lost\nthemes\n---\nOne.\n---\n! x\n", "lost: 'themes' has no colon"),
         ("\n=== lost\nthemes: a\n---\nOne.\n---\n? who // Mia\n", "neither a question with two answers nor a lesson"),
     ],
 )
-def test_a_plot_that_cannot_be_read_is_named(text: str, said: str) -> None:
+def test_a_plot_that_cannot_be_read_is_named(text: str, message: str) -> None:
     """The error for an unreadable plot names the plot and the line."""
-    with pytest.raises(plot.PlotError, match=said):
+    with pytest.raises(plot.PlotError, match=message):
         list(plot.read(text))
 
 

@@ -114,23 +114,23 @@ def test_it_answers_questions(
 def test_it_remembers_its_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """After a story it answers the question for the hero's name with that story's name."""
     story, _ = write(model, tokenizer, FOX)
-    asked = [
+    requests = [
         *FOX,
         {"role": "assistant", "content": story},
         {"role": "user", "content": "What was the name of the fox?"},
     ]
-    answer, stopped = write(model, tokenizer, asked)
+    answer, stopped = write(model, tokenizer, requests)
     found = re.fullmatch(r"The name of the fox was (\w+)\.", answer)
     assert stopped and found is not None and story.count(found[1]) >= 4
 
 
 def test_it_answers_in_few_words_on_demand(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """A system message that requests few words shortens the reply."""
-    asked = [
+    requests = [
         {"role": "system", "content": "Answer in a few words."},
         {"role": "user", "content": "What color is the sky?"},
     ]
-    assert write(model, tokenizer, asked) == ("Blue.", True)
+    assert write(model, tokenizer, requests) == ("Blue.", True)
 
 
 def test_the_paged_engine_generates_the_same_story(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

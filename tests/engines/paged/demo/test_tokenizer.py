@@ -58,12 +58,12 @@ def test_clients_of_openai_are_understood(loaded: PreTrainedTokenizerBase) -> No
     """The template treats the developer role as the system role, accepts contents in parts, and adds a generation
     prompt."""
     parts = [{"type": "text", "text": " Hi. "}]
-    told = loaded.apply_chat_template(
+    reply = loaded.apply_chat_template(
         [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}],
         add_generation_prompt=True,
         tokenize=False,
     )
-    assert told == "<|system|>Be brief.<|user|>Hi.<|assistant|>"
+    assert reply == "<|system|>Be brief.<|user|>Hi.<|assistant|>"
 
 
 def test_an_unknown_role_is_refused(loaded: PreTrainedTokenizerBase) -> None:

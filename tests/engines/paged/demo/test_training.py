@@ -121,8 +121,8 @@ def test_the_script_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     """--help describes the output and the duration; --show prints documents; without --output the script prints what is
     missing."""
     command = [sys.executable, str(SCRIPTS / "make_demo_llm.py"), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "--minutes" in told and "Hugging Face folder" in told and "--resume" in told
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "--minutes" in output and "Hugging Face folder" in output and "--resume" in output
     assert make_demo_llm.main(["--show", "2"]) == 0
     assert capsys.readouterr().out.count("─ 2 ─") == 1
     assert make_demo_llm.main([]) == 2

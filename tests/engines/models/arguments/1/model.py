@@ -16,7 +16,7 @@ class TritonPythonModel:
         return [self.respond(request) for request in requests]
 
     def respond(self, request):
-        told = {
+        reply = {
             "args": self.args,
             "output_config": pb_utils.get_output_config_by_name(self.args["model_config"], "text_output"),
             "dtype": str(pb_utils.triton_string_to_numpy("TYPE_FP16")),
@@ -27,6 +27,6 @@ class TritonPythonModel:
             "parameters": json.loads(request.parameters()),
             "wanted": [type(request.requested_output_names()).__name__, *sorted(request.requested_output_names())],
         }
-        text = json.dumps(told, sort_keys=True).encode()
+        text = json.dumps(reply, sort_keys=True).encode()
         tensor = pb_utils.Tensor("text_output", np.array([text], dtype=np.object_))
         return pb_utils.InferenceResponse([tensor])

@@ -17,8 +17,8 @@ class TritonPythonModel:
 
         model, how, value = read("model")[0].decode(), read("how")[0].decode(), read("value")
         lines = WAYS[how](model, value)
-        told = np.array([json.dumps(line, sort_keys=True).encode() for line in lines], dtype=np.object_)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("told", told)])
+        reply = np.array([json.dumps(line, sort_keys=True).encode() for line in lines], dtype=np.object_)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("told", reply)])
 
 
 def sync(model, value):

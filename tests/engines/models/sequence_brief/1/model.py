@@ -21,8 +21,8 @@ class TritonPythonModel:
         sequence, value = request.correlation_id(), given.pop("value")
         controls = {name: [str(array.dtype), list(array.shape), array.tolist()] for name, array in given.items()}
         self.totals[sequence] = self.totals.get(sequence, 0) * (1 - request_starts(request)) + int(value.item())
-        told = {"controls": controls, "total": self.totals[sequence], "sequence": sequence, "flags": request.flags()}
-        text = np.array([[json.dumps(told, sort_keys=True, default=bytes.decode).encode()]], dtype=np.object_)
+        reply = {"controls": controls, "total": self.totals[sequence], "sequence": sequence, "flags": request.flags()}
+        text = np.array([[json.dumps(reply, sort_keys=True, default=bytes.decode).encode()]], dtype=np.object_)
         return pb_utils.InferenceResponse([pb_utils.Tensor("told", text)])
 
 

@@ -15,6 +15,6 @@ class TritonPythonModel:
 
     def respond(self, request):
         x, words = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("x", "words"))
-        told = np.full((len(x), 1), json.dumps(self.seen).encode(), dtype=np.object_)
+        reply = np.full((len(x), 1), json.dumps(self.seen).encode(), dtype=np.object_)
         self.seen.append([x.tolist(), [word.decode() for word in words.ravel()]])
-        return pb_utils.InferenceResponse([pb_utils.Tensor("seen", told)])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("seen", reply)])

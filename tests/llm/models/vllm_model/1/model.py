@@ -28,13 +28,13 @@ class TritonPythonModel:
 
     def responses(self, request):
         prompt = value(request, "text_input").decode()
-        told = json.loads(value(request, "sampling_parameters", b"{}"))
-        stop = told.get("stop") or []
+        reply = json.loads(value(request, "sampling_parameters", b"{}"))
+        stop = reply.get("stop") or []
         plan = plan_text(
             prompt,
             prompt=prompt,
             cache=PromptCache(),
-            max_tokens=told.get("max_tokens", 16),
+            max_tokens=reply.get("max_tokens", 16),
             stop=[stop] if isinstance(stop, str) else stop,
         )
         if not value(request, "stream", False):
