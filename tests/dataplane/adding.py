@@ -9,7 +9,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from tests.dataplane.grpc.peers import OK, UNARY, Call
-from tests.dataplane.stage import Engine, Heard, post
+from tests.dataplane.stage import Engine, ReceivedRequest, post
 
 INFER = "/v2/models/m/infer"
 UNKNOWN = "inference request for sequence 7 to model 'm' must specify the START flag"
@@ -20,7 +20,7 @@ class Sums:
 
     def __init__(self) -> None:
         self.totals: dict[int, int] = {}
-        self.heard: list[int] = []  # the values, in order of arrival
+        self.received: list[int] = []  # the values, in order of arrival
 
     def add(self, reply: dict[str, Any]) -> str:
         """The sum so far.
@@ -32,14 +32,14 @@ class Sums:
             raise ValueError("the value is negative")
         if not (reply.get("sequence_start") or sequence in self.totals):
             raise ValueError(UNKNOWN)
-        self.heard.append(value)
+        self.received.append(value)
         total = value if reply.get("sequence_start") else self.totals[sequence] + value
         self.totals[sequence] = total
         if reply.get("sequence_end"):
             del self.totals[sequence]
         return str(total)
 
-    async def by_rest(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def by_rest(self, engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         """A script for a REST engine; the reply's id is the sum."""
         if not received.line.split(" ")[1].endswith("/infer"):  # a request for its metadata or config
             body = json.dumps({"name": "m", "model_transaction_policy": {"decoupled": False}}).encode()

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from tests.dataplane.stage import Client, Engine, Heard, Script, rules
+from tests.dataplane.stage import Client, Engine, ReceivedRequest, Script, rules
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -70,7 +70,7 @@ def writes(*pieces: bytes, then: str = "") -> Script:
     """An engine that answers with these pieces, each in a write of its own, and then does one of: close | reset |
     hang."""
 
-    async def script(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def script(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
@@ -87,7 +87,7 @@ def writes(*pieces: bytes, then: str = "") -> Script:
     return script
 
 
-def goes_on(received: Heard) -> bool:
+def goes_on(received: ReceivedRequest) -> bool:
     """Whether the request continues an earlier answer."""
     return b'"assistant"' in received.body
 
@@ -95,7 +95,7 @@ def goes_on(received: Heard) -> bool:
 def first(script: Script, then: Script) -> Script:
     """One script for new generations, another for continued ones."""
 
-    async def either(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def either(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         await (then if goes_on(received) else script)(engine, received, reader, writer)
 
     return either

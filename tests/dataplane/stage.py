@@ -88,7 +88,7 @@ class Client:
 
 
 @dataclass
-class Heard:
+class ReceivedRequest:
     """A request as an engine got it."""
 
     head: bytes
@@ -108,11 +108,11 @@ class Heard:
         return ", ".join(found) if found else None
 
 
-Script = Callable[["Engine", Heard, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["Engine", ReceivedRequest, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def answer_ok(
-    engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     writer.write(OK)
 
@@ -124,7 +124,7 @@ class Engine:
     def __init__(self, script: Script = answer_ok, *, reads_bodies: bool = True) -> None:
         self.script = script
         self.reads_bodies = reads_bodies
-        self.heard: list[Heard] = []
+        self.received: list[ReceivedRequest] = []
         self.num_connections = 0
         self.num_open = 0
         self.url = ""
@@ -150,10 +150,10 @@ class Engine:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                received = Heard(head, b"")
+                received = ReceivedRequest(head, b"")
                 if self.reads_bodies:
                     received.body = await _read_body(received, reader)
-                self.heard.append(received)
+                self.received.append(received)
                 await self.script(self, received, reader, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -164,7 +164,7 @@ class Engine:
             writer.close()
 
 
-async def _read_body(received: Heard, reader: asyncio.StreamReader) -> bytes:
+async def _read_body(received: ReceivedRequest, reader: asyncio.StreamReader) -> bytes:
     if received.value("transfer-encoding") == "chunked":
         body = b""
         while size := int(await reader.readuntil(b"\r\n"), 16):

@@ -12,7 +12,7 @@ from tests.dataplane import generating
 from tests.dataplane.generating import ROLE, asked, chunk, token
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage, request
-from tests.dataplane.stage import OK, Engine, Heard, Stage, rules, run, stage, until
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, Stage, rules, run, stage, until
 
 CANCELLED = 1
 WORKER = 7
@@ -26,7 +26,9 @@ def cancel(it: Stage, id: str) -> int:
     return cancel_requests(it.plane.connections, WORKER, id)
 
 
-async def hang(engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def hang(
+    engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     assert await reader.read() == b""  # until the gateway closes the connection
 
 
@@ -70,7 +72,7 @@ def test_a_rest_request_is_told_and_cancelled(tmp_path: Path) -> None:
     run(play())
 
 
-async def answer(engine: Engine, received: Heard, reader: Any, writer: asyncio.StreamWriter) -> None:
+async def answer(engine: Engine, received: ReceivedRequest, reader: Any, writer: asyncio.StreamWriter) -> None:
     writer.write(OK)
 
 
@@ -79,7 +81,7 @@ def test_a_stream_is_cancelled_in_its_middle(tmp_path: Path) -> None:
     connection."""
 
     async def script(
-        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
         await reader.read()
@@ -185,7 +187,7 @@ def test_a_stream_of_events_on_http2_is_cancelled(tmp_path: Path) -> None:
     """The error event comes before the stream is reset."""
 
     async def script(
-        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
         await reader.read()
@@ -226,7 +228,7 @@ def test_a_request_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
             await until(lambda: sorted(each.stage for each in live(it)) == ["asking", "limited"])
             assert cancel(it, "r-2") == 1
             assert (await second.reply()).status == 499
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
             assert cancel(it, "r-1") == 1
             assert (await first.reply()).status == 499
         engine.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.dataplane.experiments import FORCING, KEY, arm, experiment_rules, filled
-from tests.dataplane.stage import Engine, Heard, Reply, Stage, get, load, post, run, stage, until
+from tests.dataplane.stage import Engine, ReceivedRequest, Reply, Stage, get, load, post, run, stage, until
 
 Play = Callable[[Stage, Engine, Engine], Coroutine[Any, Any, None]]
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -46,7 +46,7 @@ def answering(status: int, *fields: str) -> Any:
     """A script that answers with this status and these fields."""
     lines = "".join(f"{field}\r\n" for field in fields)
 
-    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(f"HTTP/1.1 {status} Whatever\r\n{lines}content-length: 2\r\n\r\n{{}}".encode())
 
     return answer
@@ -75,7 +75,7 @@ def test_every_inference_is_counted_at_its_units_bucket(tmp_path: Path) -> None:
         both = [arm(it.plane, each) for each in ("old", "new")]
         assert sum(sum(each.requests) for each in both) == 63
         assert all(filled(each.requests) > 10 for each in both)
-        assert [len(old.heard), len(new.heard)] == [sum(each.requests) for each in both]
+        assert [len(old.received), len(new.received)] == [sum(each.requests) for each in both]
 
     scene(tmp_path, play)
 
@@ -132,7 +132,7 @@ def test_an_engines_failures_are_errors_and_refusals_are_not(
 def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) -> None:
     """Each failure counts under its reason."""
 
-    async def cut(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def cut(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
         await writer.drain()
         writer.transport.abort()
@@ -158,16 +158,16 @@ def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) 
 def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
     """A client that leaves counts under the kind `client_gone`, and not as a request."""
 
-    async def wait(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         await reader.read(1)
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         old.script = new.script = wait
         client = await it.client()
         await client.send(user("ann"))
-        await until(lambda: old.heard or new.heard)
+        await until(lambda: old.received or new.received)
         client.close()
-        counts = arm(it.plane, "old" if old.heard else "new")
+        counts = arm(it.plane, "old" if old.received else "new")
         await until(lambda: counts.kinds == {"client_gone": 1})
         assert sum(counts.requests) == sum(counts.errors) == 0
 
@@ -230,7 +230,7 @@ def test_a_unit_that_the_experiment_has_not_got_goes_to_the_control(tmp_path: Pa
             reply = await it.ask(user(number))
             assert reply.headers["x-pointsman-engine"] == "one"
             assert "x-pointsman-arm" not in reply.headers
-        assert not new.heard
+        assert not new.received
         assert sum(sum(arm(it.plane, each).requests) for each in ("old", "new")) == 0
 
     scene(tmp_path, play, keys="unit: 'header:x-user'\n    share: 0%")
@@ -296,7 +296,7 @@ def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
             fields = ("x-session-id: s", f"X-Pointsman-Force: x={name}", f"x-pointsman-force-key: {KEY}")
             reply = await it.ask(post(INFER, b"{}", *fields))
             assert (reply.status, reply.headers["x-pointsman-arm"]) == (200, name)
-            received = (old if name == "old" else new).heard[-1]
+            received = (old if name == "old" else new).received[-1]
             assert b"force" not in received.head.lower()
             assert KEY.encode() not in received.head
             assert arm(it.plane, name).forced == 1
@@ -327,7 +327,7 @@ def test_who_may_not_choose_is_told(tmp_path: Path, text: str, key: str, status:
         assert chat.status == status
         assert report in json.loads(chat.body)["error"]["message"]
         assert not key or key not in reply.body.decode() + chat.body.decode()
-        assert not old.heard and not new.heard
+        assert not old.received and not new.received
 
     scene(tmp_path, play, more=FORCING)
 

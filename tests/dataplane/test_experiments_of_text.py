@@ -121,7 +121,7 @@ def test_a_generation_that_goes_on_at_the_other_arm_is_crossed(tmp_path: Path) -
     async def play(it: Stage, old: Engine, new: Engine) -> None:
         report = await ask(it, CHAT, users(it)["old"])
         assert b"[DONE]" in report
-        assert new.heard
+        assert new.received
         counts = arm(it.plane, "old")
         await until(lambda: counts.crossed == 1)
         for name in ("old", "new"):
@@ -171,7 +171,7 @@ def test_a_forced_generation_counts_as_forced_alone(tmp_path: Path) -> None:
         counts = arm(it.plane, "new")
         await until(lambda: counts.forced == 2)
         assert sum(counts.generations) == sum(counts.requests) == 0
-        assert not old.heard
-        assert all(b"force" not in received.head and KEY.encode() not in received.head for received in new.heard)
+        assert not old.received
+        assert all(b"force" not in received.head and KEY.encode() not in received.head for received in new.received)
 
     scene(tmp_path, TELLS, TELLS, play, more=FORCING)

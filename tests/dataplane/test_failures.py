@@ -7,17 +7,17 @@ import pytest
 
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Readiness
-from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, answer_ok, get, post, rules, run, stage, until
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
-async def die(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+async def die(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
     """Close without a reply."""
     raise ConnectionError
 
 
-async def never(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+async def never(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
     """Send nothing until the gateway closes the connection."""
     await reader.read()
     raise ConnectionError
@@ -40,7 +40,7 @@ def test_a_refused_connection_is_tried_elsewhere(tmp_path: Path) -> None:
         async with stage(rules(dead, alive, options="balance: round_robin"), tmp_path) as it:
             for _ in range(10):
                 assert (await it.ask(post())).status == 200
-            assert len(alive.heard) == 10
+            assert len(alive.received) == 10
             assert it.errors() == {}
             assert sum(series.retries for series in it.plane.metrics.by_key.values()) >= 4
         alive.stop()
@@ -61,7 +61,7 @@ def test_a_lost_request_names_where(tmp_path: Path) -> None:
             assert (reply.status, reply.reason) == (502, "upstream_reset")
             assert reply.headers["x-pointsman-engine"] == "it"
             assert f"(route 'all', engine 'it', endpoint {engine.url})".encode() in reply.body
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
         engine.stop()
         other.stop()
 
@@ -92,7 +92,7 @@ def test_only_what_may_run_twice_is_sent_twice(
         options = f"retry: {{idempotent: {idempotent}, attempts: 1}}"
         async with stage(rules(*engines, options=options), tmp_path) as it:
             assert (await it.ask(request_bytes)).status == 502
-            assert sum(len(engine.heard) for engine in engines) == tries
+            assert sum(len(engine.received) for engine in engines) == tries
         for engine in engines:
             engine.stop()
 
@@ -109,9 +109,9 @@ def test_a_long_body_is_not_kept_for_a_second_try(tmp_path: Path) -> None:
         text = rules(*engines, options="retry: {idempotent: infer}")
         async with stage(text, tmp_path, limits={"retry_body_bytes": 100}) as it:
             assert (await it.ask(post(body=bytes(101)))).status == 502
-            assert sum(len(engine.heard) for engine in engines) == 1
+            assert sum(len(engine.received) for engine in engines) == 1
             assert (await it.ask(post(body=bytes(100)))).status == 502
-            assert sum(len(engine.heard) for engine in engines) == 4
+            assert sum(len(engine.received) for engine in engines) == 4
         for engine in engines:
             engine.stop()
 
@@ -128,7 +128,7 @@ def test_the_budget_bounds_retries(tmp_path: Path) -> None:
         async with stage(rules(engine, options=options), tmp_path) as it:
             for _ in range(10):
                 assert (await it.ask(post())).status == 502
-            assert len(engine.heard) == 10 + 3
+            assert len(engine.received) == 10 + 3
         engine.stop()
 
     run(scene())
@@ -151,7 +151,7 @@ def test_time_limits(tmp_path: Path) -> None:
         async with stage(rules(slow, fast, options=options), tmp_path) as it:
             for _ in range(4):
                 assert (await it.ask(post())).status == 200
-            assert len(fast.heard) == 4
+            assert len(fast.received) == 4
         slow.stop()
         fast.stop()
 
@@ -162,7 +162,7 @@ def test_a_silent_stream_is_broken_off(tmp_path: Path) -> None:
     """A stream that is silent for longer than the engine's `idle_timeout` ends with an error; an active one may take
     longer than `timeout`."""
 
-    async def stall(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def stall(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(3):
             writer.write(b"9\r\ndata: 1\n\n\r\n")
@@ -200,9 +200,9 @@ def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
             assert statuses.count(502) == 2
             assert counters_of(it.plane).breakers_open[("it", bad.url)]
             bad.script = answer_ok
-            before = len(bad.heard)
+            before = len(bad.received)
             await until(lambda: it.endpoints()[0].breaker.allows(asyncio.get_running_loop().time()))
-            while len(bad.heard) == before:
+            while len(bad.received) == before:
                 assert (await it.ask(post())).status == 200
             assert not counters_of(it.plane).breakers_open[("it", bad.url)]
         bad.stop()
@@ -215,7 +215,7 @@ def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
 def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
     """An error status is a reply: it passes to the client, and the breaker stays closed."""
 
-    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 %d Whatever\r\nContent-Length: 2\r\n\r\n{}" % status)
 
     async def scene() -> None:
@@ -262,7 +262,7 @@ def test_endpoints_that_are_down_get_nothing(tmp_path: Path) -> None:
             it.plane.set_health({("it", one.url): Readiness.DOWN, ("it", other.url): Readiness.READY})
             for _ in range(6):
                 assert (await it.ask(post())).status == 200
-            assert (len(one.heard), len(other.heard)) == (0, 6)
+            assert (len(one.received), len(other.received)) == (0, 6)
             it.plane.set_health({("it", one.url): Readiness.DOWN, ("it", other.url): Readiness.DOWN})
             reply = await it.ask(post())
             assert (reply.status, reply.reason) == (503, "no_healthy_endpoint")
@@ -284,10 +284,10 @@ def test_endpoints_that_are_not_ready_come_last(tmp_path: Path) -> None:
             it.plane.set_health({("it", one.url): Readiness.UNREADY, ("it", other.url): Readiness.READY})
             for _ in range(6):
                 assert (await it.ask(post())).status == 200
-            assert (len(one.heard), len(other.heard)) == (0, 6)
+            assert (len(one.received), len(other.received)) == (0, 6)
             it.plane.set_health({("it", one.url): Readiness.UNREADY, ("it", other.url): Readiness.DOWN})
             assert (await it.ask(post())).status == 200
-            assert len(one.heard) == 1
+            assert len(one.received) == 1
         one.stop()
         other.stop()
 
@@ -300,7 +300,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
     async def scene() -> None:
         answer = asyncio.Event()
 
-        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             await answer.wait()
             writer.write(OK)
 
@@ -310,7 +310,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
         async with stage(rules(engine, options=options), tmp_path) as it:
             first, second = await it.client(), await it.client()
             await first.send(post())
-            await until(lambda: engine.heard)
+            await until(lambda: engine.received)
             await second.send(post())
             await until(lambda: it.endpoints()[0].in_flight == 2)
             reply = await it.ask(post())
@@ -335,7 +335,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
 def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> None:
     """A reply that is not HTTP, or is ambiguous, becomes 502 upstream_protocol."""
 
-    async def talk(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def talk(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(garbage)
 
     async def scene() -> None:
@@ -352,7 +352,7 @@ def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> N
 def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
     """Bytes after the end of a reply reach no client, and the engine's connection is not reused."""
 
-    async def too_much(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def too_much(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(OK + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
 
     async def scene() -> None:
@@ -371,7 +371,7 @@ def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
 def test_interim_replies_are_swallowed(tmp_path: Path) -> None:
     """The gateway does not forward an engine's 1xx replies."""
 
-    async def interim(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def interim(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK)
 
     async def scene() -> None:

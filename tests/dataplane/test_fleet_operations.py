@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from gateway.protocol.engine_load import Readiness
-from tests.dataplane.stage import Engine, Heard, get, post, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run, stage
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -14,7 +14,7 @@ def says(status: int, reply: object) -> Engine:
     """An engine that gives every request this reply."""
     body = json.dumps(reply).encode() if reply is not None else b""
 
-    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
         writer.write(head + body)
 
@@ -52,14 +52,14 @@ def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
         async with stage(fleet(a, b), tmp_path) as it:
             body = b'{"parameters": {"config": "{}"}}'
             assert (await it.ask(post("/v2/repository/models/split/load", body))).status == 200
-            assert [[received.line for received in engine.heard] for engine in (*a, *b)] == [
+            assert [[received.line for received in engine.received] for engine in (*a, *b)] == [
                 ["POST /v2/repository/models/split/load HTTP/1.1"],
                 ["POST /v2/repository/models/split/load HTTP/1.1"],
                 ["POST /v2/repository/models/other/load HTTP/1.1"],
             ]
-            assert all(engine.heard[0].body == body for engine in (*a, *b))
+            assert all(engine.received[0].body == body for engine in (*a, *b))
             assert (await it.ask(post("/v2/repository/models/plain/unload", b""))).status == 200
-            assert [len(engine.heard) for engine in (*a, *b)] == [2, 2, 1]
+            assert [len(engine.received) for engine in (*a, *b)] == [2, 2, 1]
         for engine in (*a, *b):
             engine.stop()
 
@@ -145,7 +145,7 @@ def test_settings_are_read_once_and_written_everywhere(tmp_path: Path) -> None:
             for path in ("/v2/logging", "/v2/trace/setting"):
                 assert json.loads((await it.ask(get(path))).body) == {"log_info": True}
                 assert (await it.ask(post(path, b'{"log_info": true}'))).status == 200
-            assert [len(engine.heard) for engine in (*a, *b)] == [4, 4]
+            assert [len(engine.received) for engine in (*a, *b)] == [4, 4]
         for engine in (*a, *b):
             engine.stop()
 
@@ -167,7 +167,7 @@ def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
         async with stage(near, tmp_path) as it:
             assert (await it.ask(register)).status == 200
             assert (await it.ask(get("/v2/systemsharedmemory/status"))).status == 200
-            assert len(a[0].heard) == 2
+            assert len(a[0].received) == 2
         async with stage(far % "", tmp_path) as it:
             reply = await it.ask(register)
             assert (reply.status, reply.reason) == (400, "bad_request")
@@ -194,7 +194,7 @@ def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
                 assert (await it.ask(ready)).status == 200
                 assert (await it.ask(get("/v2/health/live"))).body == b""
                 assert json.loads((await it.ask(get("/v2"))).body)["name"] == "pointsman"
-        assert [engine.heard for engine in (*a, *b)] == [[], [], []]
+        assert [engine.received for engine in (*a, *b)] == [[], [], []]
         for engine in (*a, *b):
             engine.stop()
 

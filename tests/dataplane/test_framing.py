@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, answer_ok, get, post, rules, run, stage, until
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -14,7 +14,7 @@ HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
     """A hundred requests in one write are answered in order, over one connection to the engine."""
 
-    async def by_id(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def by_id(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received.body), received.body))
 
     async def scene() -> None:
@@ -34,7 +34,7 @@ def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
 def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
     """A request and a reply that arrive one byte at a time are both complete."""
 
-    async def dribble(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def dribble(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         for byte in OK:
             writer.write(bytes([byte]))
             await writer.drain()
@@ -49,7 +49,7 @@ def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
                 await client.send(bytes([byte]))
                 await asyncio.sleep(0.0005)
             assert (await client.reply()).body == b'{"ok":true}'
-            assert engine.heard[0].body == b"12345"
+            assert engine.received[0].body == b"12345"
         engine.stop()
 
     run(scene(), plain=plain)
@@ -70,13 +70,16 @@ def test_chunked_requests(tmp_path: Path) -> None:
             await until(lambda: it.endpoints()[0].pool.num_busy)
             await client.send(b"2\r\nde\r\n0\r\n\r\n")
             assert (await client.reply()).status == 200
-        assert [received.body for received in engine.heard] == [b"abcde", b"abcde"]
-        assert (engine.heard[0].value("content-length"), engine.heard[0].value("transfer-encoding")) == ("5", None)
-        assert (engine.heard[1].value("content-length"), engine.heard[1].value("transfer-encoding")) == (
+        assert [received.body for received in engine.received] == [b"abcde", b"abcde"]
+        assert (engine.received[0].value("content-length"), engine.received[0].value("transfer-encoding")) == (
+            "5",
+            None,
+        )
+        assert (engine.received[1].value("content-length"), engine.received[1].value("transfer-encoding")) == (
             None,
             "chunked",
         )
-        assert engine.heard[0].value("x-late") is None
+        assert engine.received[0].value("x-late") is None
         engine.stop()
 
     run(scene())
@@ -94,7 +97,7 @@ def test_expect_100_continue(tmp_path: Path) -> None:
             await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n" + expecting % 3)
             assert (await client.head())[0] == 100
             assert (await client.ask(b"abc")).status == 200
-            assert engine.heard[0].value("expect") is None
+            assert engine.received[0].value("expect") is None
             await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n" + expecting % 101)
             assert (await client.reply()).status == 413
             refused = await it.client()
@@ -110,7 +113,7 @@ def test_http_1_0(tmp_path: Path) -> None:
     """An HTTP/1.0 client gets no chunks: the reply ends with the connection. A reply with a length allows
     keep-alive."""
 
-    async def chunks(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def chunks(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
 
     async def scene() -> None:
@@ -136,7 +139,7 @@ def test_http_1_0(tmp_path: Path) -> None:
 def test_replies_that_end_with_the_connection(tmp_path: Path) -> None:
     """An engine's reply without a length is framed for the client, whose connection stays open."""
 
-    async def until_close(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def until_close(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nabc")
         await writer.drain()
         writer.write(b"de")
@@ -167,7 +170,7 @@ def test_head_is_asked_as_get(tmp_path: Path) -> None:
                 reply = await client.ask(get(path).replace(b"GET", b"HEAD"), has_body=False)
                 assert (reply.status, int(reply.headers["content-length"]) >= 0) == (404 if "no" in path else 200, True)
             assert (await client.ask(post())).body == b'{"ok":true}'
-        assert engine.heard[0].line == "GET /v2/models/m HTTP/1.1"
+        assert engine.received[0].line == "GET /v2/models/m HTTP/1.1"
         engine.stop()
 
     run(scene())
@@ -187,7 +190,7 @@ def test_connection_close(tmp_path: Path) -> None:
                 assert reply.headers["connection"] == "close"
                 assert await client.at_end()
             assert engine.num_connections == 1
-            assert engine.heard[0].value("connection") is None
+            assert engine.received[0].value("connection") is None
         engine.stop()
 
     run(scene())
@@ -196,7 +199,7 @@ def test_connection_close(tmp_path: Path) -> None:
 def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
     """When an engine replies before it has read the body, the client gets that reply, and its connection is closed."""
 
-    async def refuse(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def refuse(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nno!")
         await writer.drain()
 

@@ -183,7 +183,7 @@ def test_tries_are_read_each_in_its_own_way(tmp_path: Path, path: str) -> None:
             for _ in range(2):
                 status, _, body, _ = await ask(it, path, asked(path, stream=False))
                 assert (status, b"hello" in body) == (200, True), body
-            assert engines[0].heard
+            assert engines[0].received
         for engine in engines:
             engine.stop()
 
@@ -217,7 +217,7 @@ def test_all_say_that_they_cannot(tmp_path: Path, path: str) -> None:
             status, headers, body, _ = await ask(it, path, asked(path))
             assert (status, headers["retry-after"]) == (503, "7")
             assert b"full up" in body
-            assert [len(engine.heard) for engine in engines] == [1, 1]
+            assert [len(engine.received) for engine in engines] == [1, 1]
         for engine in engines:
             engine.stop()
 
@@ -239,7 +239,7 @@ def test_a_client_that_leaves_stops_the_engine(tmp_path: Path, path: str, pieces
         async with stage(text, tmp_path) as it:
             client = await it.client()
             await client.send(post(path, asked(path)))
-            await until(lambda: engine.heard)
+            await until(lambda: engine.received)
             if pieces == [BEGIN]:
                 await client.head()
             client.close()
@@ -261,7 +261,7 @@ def test_names_that_nobody_can_pass_on(tmp_path: Path) -> None:
                 reply = await it.ask(post(CHAT, body))
                 assert (reply.status, reply.reason) == (400, "bad_request")
                 assert len(reply.body) < 500
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())
@@ -276,7 +276,7 @@ def test_one_length_reaches_the_engine(tmp_path: Path) -> None:
         async with stage(text, tmp_path) as it:
             body = b'{"Model": "n", "model": "m", "messages": []}'
             assert (await it.ask(post(CHAT, body))).status == 200
-            [received] = engine.heard
+            [received] = engine.received
             assert received.value("content-length") == str(len(b'{"messages":[],"model":"m"}'))
             assert json.loads(received.body) == {"model": "m", "messages": []}
         engine.stop()
@@ -296,7 +296,7 @@ def test_a_body_cut_off_amid_its_compression(tmp_path: Path, path: str) -> None:
             for spoilt in (packed[:-4], packed + packed):
                 reply = await it.ask(post(path, spoilt, "Content-Encoding: gzip"))
                 assert (reply.status, reply.reason) == (400, "bad_request")
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
         engine.stop()
 
     run(scene())

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 from pathlib import Path
 
-from tests.dataplane.stage import Engine, Heard, get, post, rules, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 INFER = "/v2/models/m/infer"
@@ -34,7 +34,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         await engine.start()
         async with stage(rules(engine), tmp_path) as it:
             assert (await it.ask(post(INFER, b"{}", *fields))).status == 200
-        received = engine.heard[0]
+        received = engine.received[0]
         assert received.line == "POST /v2/models/m/infer HTTP/1.1"
         assert received.value("host") == engine.url.removeprefix("http://")
         assert received.value("traceparent") == "00-1-2-01"
@@ -61,7 +61,7 @@ def test_a_framing_field_cannot_be_named_away(tmp_path: Path) -> None:
         await engine.start()
         async with stage(rules(engine), tmp_path) as it:
             assert (await it.ask(post(INFER, b"abc", "Connection: content-length, host"))).status == 200
-        assert (engine.heard[0].value("content-length"), engine.heard[0].body) == ("3", b"abc")
+        assert (engine.received[0].value("content-length"), engine.received[0].body) == ("3", b"abc")
         engine.stop()
 
     run(scene())
@@ -81,7 +81,7 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
         )
         async with stage(rules(engine), tmp_path, trust_forwarded=True) as it:
             await it.ask(post(INFER, b"{}", *fields))
-        received = engine.heard[0]
+        received = engine.received[0]
         assert received.value("x-pointsman-shadow") == "r"
         assert received.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
         assert received.value("x-forwarded-proto") == "https"
@@ -101,7 +101,7 @@ def test_request_ids(tmp_path: Path) -> None:
             replies = [await it.ask(post()) for _ in range(3)]
             replies.append(await it.ask(post(INFER, b"{}", "X-Request-Id: mine")))
             report = [reply.headers["x-request-id"] for reply in replies]
-            assert report == [received.value("x-request-id") for received in engine.heard]
+            assert report == [received.value("x-request-id") for received in engine.received]
             assert len(set(report)) == 4
             assert report[3] == "mine"
             for path in ("/nothing", "/v2", "/v2/health/live"):
@@ -115,7 +115,7 @@ def test_what_a_client_gets(tmp_path: Path) -> None:
     """A reply's end-to-end fields pass, hop-by-hop fields do not. The reply names the routing decision unless that is
     disabled."""
 
-    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         fields = (
             b"X-Own: a\r\nSet-Cookie: 1\r\nSet-Cookie: 2\r\nConnection: close, X-Hop\r\nX-Hop: s\r\nKeep-Alive: t\r\n"
         )
@@ -153,8 +153,8 @@ def test_engine_fields_and_keys(tmp_path: Path) -> None:
         options = "api_key: sesame\n    headers: {x-team: ours}"
         async with stage(rules(engine, options=options), tmp_path) as it:
             await it.ask(post(INFER, b"{}", "Authorization: Bearer mine", "X-Team: theirs"))
-        assert engine.heard[0].value("authorization") == "Bearer sesame"
-        assert engine.heard[0].value("x-team") == "ours"
+        assert engine.received[0].value("authorization") == "Bearer sesame"
+        assert engine.received[0].value("x-team") == "ours"
         engine.stop()
 
     run(scene())
@@ -164,7 +164,7 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
     """gzip bodies pass both ways unchanged, with their content-encoding fields."""
     zipped = gzip.compress(b'{"inputs": []}')
 
-    async def answer(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(zipped), zipped)
         )
@@ -175,7 +175,7 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             reply = await it.ask(post(INFER, zipped, "Content-Encoding: gzip", "Accept-Encoding: gzip"))
             assert (reply.body, reply.headers["content-encoding"]) == (zipped, "gzip")
-        received = engine.heard[0]
+        received = engine.received[0]
         assert (received.body, received.value("content-encoding"), received.value("accept-encoding")) == (
             zipped,
             "gzip",
@@ -203,7 +203,7 @@ def test_nobody_answers_unknown_paths_and_verbs(tmp_path: Path) -> None:
             reply = await it.ask(post("/v2/models/other/versions/2/infer"))
             assert (reply.status, reply.reason) == (404, "no_route")
             assert reply.body == b"""{"error":"Request for unknown model: 'other' version 2 is not found"}"""
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())

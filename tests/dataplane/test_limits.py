@@ -79,7 +79,7 @@ def test_ambiguous_heads_are_refused(tmp_path: Path, request_bytes: bytes) -> No
             assert (reply.status, reply.reason) == (400, "bad_request"), reply
             assert b"malformed request: " in reply.body
             assert await client.at_end()
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())
@@ -98,7 +98,7 @@ def test_bad_chunks_are_refused(tmp_path: Path, request_bytes: bytes) -> None:
             await client.send(request_bytes + post("/v2/models/smuggled/infer"))
             assert (await client.reply()).status == 400
             assert await client.at_end()
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())
@@ -116,7 +116,7 @@ def test_a_malformed_request_after_a_good_one(tmp_path: Path) -> None:
             assert (await client.reply()).status == 200
             assert (await client.reply()).status == 400
             assert await client.at_end()
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
         engine.stop()
 
     run(scene())

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Load
-from tests.dataplane.stage import Engine, Heard, post, rules, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, post, rules, run, stage
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n{}"
 
@@ -26,7 +26,7 @@ def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> No
     counters use the reply's value."""
 
     async def tells(
-        engine: Engine, received: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(REPLY % field)
 
@@ -37,7 +37,7 @@ def test_loads_in_replies(tmp_path: Path, field: bytes, load: Load | None) -> No
             assert (await it.ask(post())).status == 200
             assert it.endpoints()[0].load == load
             assert counters_of(it.plane).loads == ({("it", engine.url): load} if load else {})
-        assert engine.heard[0].value("endpoint-load-metrics-format") == "text"
+        assert engine.received[0].value("endpoint-load-metrics-format") == "text"
         engine.stop()
 
     run(scene())

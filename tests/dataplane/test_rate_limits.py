@@ -31,7 +31,7 @@ from tests.dataplane.generating import (
     token,
     writes,
 )
-from tests.dataplane.stage import OK, Engine, Heard, Stage, get, load, post, rules, run, stage, until
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, Stage, get, load, post, rules, run, stage, until
 from tests.dataplane.test_failures import die, gone, never
 from tests.support.redis_server import RedisServer
 from tests.support.shared_redis import redis_server, shared_server, stored
@@ -92,7 +92,7 @@ def test_what_is_beyond_a_limit_is_refused_in_words_and_fields(tmp_path: Path) -
             assert reply.headers["x-ratelimit-reset-requests"].startswith("833m")
             assert 49_000 < int(reply.headers["retry-after"]) <= 50_000
             assert 49_000_000 < int(reply.headers["retry-after-ms"]) <= 50_000_000
-            assert len(engine.heard) == 2
+            assert len(engine.received) == 2
             assert it.errors() == {"rate_limited": 1}
         engine.stop()
 
@@ -212,14 +212,14 @@ def test_a_slot_is_free_again_however_a_request_ends(tmp_path: Path) -> None:
             assert in_use(it) == 0
             engine.script = never
             for sent in (post(), post()[:-1]):
-                before = len(engine.heard)
+                before = len(engine.received)
                 client = await it.client()
                 await client.send(sent)
                 await until(lambda: in_use(it) == 1)
                 assert (await it.ask(post())).status == 429
                 client.close()
                 await until(lambda: in_use(it) == 0)
-                assert len(engine.heard) <= before + 1
+                assert len(engine.received) <= before + 1
             engine.stop()
             assert (await it.ask(post())).status == 502
             assert in_use(it) == 0
@@ -299,7 +299,7 @@ def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
     """The engine's timeout does not include the time that a request waits for a limit."""
 
     async def scene() -> None:
-        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             await asyncio.sleep(0.15)
             writer.write(OK)
 
@@ -321,7 +321,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
     async def scene() -> None:
         go_on = asyncio.Event()
 
-        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             await go_on.wait()
             writer.write(OK)
 
@@ -345,7 +345,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
             assert (await one.reply()).status == 200
             await sending
             assert (await other.reply()).status == 200
-            assert [len(received.body) for received in engine.heard] == [2, len(body)]
+            assert [len(received.body) for received in engine.received] == [2, len(body)]
         engine.stop()
 
     run(scene())
@@ -370,7 +370,7 @@ def test_tokens_are_reserved_and_then_counted(tmp_path: Path) -> None:
             assert 95 <= left < 100  # WHOLE reports 5
             engine.script = writes(b"", then="hang")
             await client.send(ask)
-            await until(lambda: len(engine.heard) == 2)
+            await until(lambda: len(engine.received) == 2)
             refused = await it.ask(ask)
             assert refused.status == 429
             assert refused.headers["x-ratelimit-limit-tokens"] == "100"
@@ -449,7 +449,7 @@ def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, 
     async def scene() -> None:
         under_way, most, go_on = 0, 0, asyncio.Event()
 
-        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -527,7 +527,7 @@ def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path,
             await until(lambda: not it.plane.connections)
             redis_server.resume()
             assert await statuses(it, post()) == [200]
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
         engine.stop()
 
     run(scene())

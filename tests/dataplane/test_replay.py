@@ -92,7 +92,7 @@ def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: 
             else:
                 it[1][at].stop()
             assert total(await it[0].ask(step(7, 4))) == 10
-            assert it[2][1 - at].heard == [1, 2, 3, 4]
+            assert it[2][1 - at].received == [1, 2, 3, 4]
             assert total(await it[0].ask(step(7, 5, end=True))) == 15
             assert counts(it) == (1, 0, 0)
             assert not it[0].plane.affinity.inputs._logs
@@ -114,7 +114,7 @@ def test_a_request_whose_endpoint_dies_under_it_is_told_to_another(tmp_path: Pat
             it[1][at].script = dies
             assert total(await it[0].ask(step(7, 4))) == 10
             assert total(await it[0].ask(step(7, 5))) == 15
-            assert it[2][1 - at].heard == [1, 2, 3, 4, 5]
+            assert it[2][1 - at].received == [1, 2, 3, 4, 5]
 
     run(scene())
 
@@ -131,7 +131,7 @@ def test_a_start_whose_endpoint_dies_under_it_begins_elsewhere(tmp_path: Path) -
             first = await begun(it)
             it[1][first].script = dies
             assert total(await it[0].ask(step(7, 9, start=True))) == 9
-            assert it[2][1 - first].heard == [9]
+            assert it[2][1 - first].received == [9]
             assert total(await it[0].ask(step(7, 1))) == 10
             assert counts(it) == (0, 0, 0)
 
@@ -174,7 +174,7 @@ def test_what_an_engine_refused_is_not_told_again(tmp_path: Path) -> None:
             assert total(await it[0].ask(step(7, 4))) == 10
             endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 5))) == 15
-            assert it[2][1 - at].heard == [1, 2, 3, 4, 5]
+            assert it[2][1 - at].received == [1, 2, 3, 4, 5]
 
     run(scene())
 
@@ -198,7 +198,7 @@ def test_a_sequence_beyond_its_limits_ends_with_its_endpoint(tmp_path: Path, rep
             reply = await lost(it, step(7, 4))
             assert f"was at endpoint {it[1][at].url}, which is down, and its inputs cannot be replayed: {why}" in reply
             assert counts(it) == (0, 0, 1)
-            assert it[2][1 - at].heard == []
+            assert it[2][1 - at].received == []
 
     run(scene())
 
@@ -228,7 +228,7 @@ def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -
 
             def dies_at(index: int) -> Any:
                 async def script(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
-                    if len(it[2][index].heard) == 1 and broken in ([], [index]):
+                    if len(it[2][index].received) == 1 and broken in ([], [index]):
                         broken[:] = [index]
                         engine.stop()
                     else:
@@ -241,7 +241,7 @@ def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -
             assert total(await it[0].ask(step(7, 4))) == 10
             assert len(broken) == 1
             other = next(index for index in others if index not in broken)
-            assert it[2][other].heard == [1, 2, 3, 4]
+            assert it[2][other].received == [1, 2, 3, 4]
 
     run(scene())
 
@@ -256,11 +256,11 @@ def test_the_only_endpoint_may_have_been_started_anew(tmp_path: Path) -> None:
             port = int(engine.url.rpartition(":")[2])
             engine.stop()
             sums.totals.clear()
-            sums.heard.clear()
+            sums.received.clear()
             server = await asyncio.start_server(engine._serve, "127.0.0.1", port, limit=1 << 20)
             engine._server = server
             assert total(await it[0].ask(step(7, 4))) == 10
-            assert sums.heard == [1, 2, 3, 4]
+            assert sums.received == [1, 2, 3, 4]
 
     run(scene())
 
@@ -346,7 +346,7 @@ def test_a_hand_over_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
             it[1][1 - at].script = slow
             it[0].plane.set_drained({("it", it[1][at].url)})
             assert total(await it[0].ask(step(7, 4))) == 10
-            assert it[2][at].heard == [1, 2, 3, 4]
+            assert it[2][at].received == [1, 2, 3, 4]
 
     run(scene())
 
@@ -387,9 +387,9 @@ def test_a_replay_that_redis_does_not_confirm_sends_nothing(
                 refused = await it[0].ask(step(7, 4))
             assert (refused.status, refused.reason) == (503, "no_healthy_endpoint")
             assert b"and Redis, which has its inputs, does not answer" in refused.body
-            assert it[2][0].heard == it[2][1].heard == [1, 2, 3]
+            assert it[2][0].received == it[2][1].received == [1, 2, 3]
             assert total(await it[0].ask(step(7, 4))) == 10
-            assert it[2][1 - at].heard == [1, 2, 3, 1, 2, 3, 4]
+            assert it[2][1 - at].received == [1, 2, 3, 1, 2, 3, 4]
 
     run(scene())
 
@@ -406,7 +406,7 @@ def test_without_redis_a_drained_endpoint_keeps_its_sequences(tmp_path: Path, mo
             it[0].plane.set_drained({("it", it[1][at].url)})
             monkeypatch.setattr(it[0].plane.affinity.inputs, "before", away)
             assert total(await it[0].ask(step(7, 4))) == 10
-            assert it[2][at].heard == [1, 2, 3, 4]
+            assert it[2][at].received == [1, 2, 3, 4]
 
     run(scene())
 
@@ -433,7 +433,7 @@ def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> N
             await until(lambda: it[0].errors().get("client_gone") == 1)
             goes_on.set()
             await until(lambda: endpoint(it, 1 - at).in_flight == 0)
-            assert len(it[1][1 - at].heard) == 1
+            assert len(it[1][1 - at].received) == 1
             it[1][1 - at].script = it[2][1 - at].by_rest
             assert total(await it[0].ask(step(7, 5))) == 11
             assert total(await it[0].ask(step(7, 6))) == 17
@@ -488,7 +488,7 @@ def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
             assert total(await it[0].ask(step(7, 4, "Authorization: Bearer old"))) == 10
             endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 5, "Authorization: Bearer new"))) == 15
-            assert {received.value("authorization") for received in it[1][1 - at].heard} == {"Bearer new"}
+            assert {received.value("authorization") for received in it[1][1 - at].received} == {"Bearer new"}
 
     run(scene())
 
@@ -517,7 +517,7 @@ def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
             assert total(await client.reply()) == 11
             endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 4))) == 15
-            reply, first = it[1][1 - at].heard[3], it[1][at].heard[3]
+            reply, first = it[1][1 - at].received[3], it[1][at].received[3]
             assert reply.body == first.body
             assert reply.value("content-encoding") == first.value("content-encoding")
             assert reply.value("inference-header-content-length") == first.value("inference-header-content-length")

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, GrpcStage, grpc_stage, request, response
-from tests.dataplane.stage import Engine, Heard, get, post, run
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run
 
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 TOKEN = b'data: {"choices":[{"delta":{"content":"hello"},"finish_reason":"stop"}]}\n\n'
@@ -51,11 +51,11 @@ def test_a_field_for_every_reply(tmp_path: Path) -> None:
     assert {name: fields.count("x-added") for name, fields in replies.items()} == dict.fromkeys(replies, 1)
 
 
-async def answer_infer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def answer_infer(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(INFERRED), INFERRED))
 
 
-async def stream_tokens(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def stream_tokens(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKEN), TOKEN))
 
 

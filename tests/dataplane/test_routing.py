@@ -94,7 +94,7 @@ def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
             await until(lambda: made["images"].num_open == 1)
             await client.send(b"abcd")
             assert (await client.reply()).status == 200
-            assert made["images"].heard[0].body == binary + b"abcd"
+            assert made["images"].received[0].body == binary + b"abcd"
         for engine in made.values():
             engine.stop()
 
@@ -132,10 +132,10 @@ def test_renames_and_headers(tmp_path: Path) -> None:
             await it.ask(post("/v2/models/chat/versions/3/infer?x=1", b"{}", "X-Tier: premium"))
             await it.ask(post("/v2/models/chat/versions/3/infer", b"{}", "X-Tier: free"))
             await it.ask(post("/v2/models/other/infer", b"{}", "X-Tier: premium"))
-        assert [received.line for received in made["a"].heard] == [
+        assert [received.line for received in made["a"].received] == [
             "POST /v2/models/big%20model/versions/3/infer?x=1 HTTP/1.1"
         ]
-        assert len(made["b"].heard) == 2
+        assert len(made["b"].received) == 2
         for engine in made.values():
             engine.stop()
 

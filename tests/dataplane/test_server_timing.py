@@ -17,7 +17,7 @@ from tests.dataplane.generating import (
     token,
     writes,
 )
-from tests.dataplane.stage import OK, Engine, Heard, Reply, get, post, rules, run, stage
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, Reply, get, post, rules, run, stage
 from tests.dataplane.test_failures import gone
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -31,7 +31,7 @@ def phases(reply: Reply) -> dict[str, float]:
     return {name: float(report.removeprefix("dur=")) for name, report, *_ in metrics}
 
 
-async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
     await asyncio.sleep(0.05)
     writer.write(OK)
 
@@ -52,7 +52,7 @@ def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
                 assert reply.headers["server-timing"].endswith(f';desc="{engine.url}"')
                 assert 49 < phases(reply)["engine"] < 2000
                 assert (phases(reply)["wait"], phases(reply)["retry"]) == (0, 0)
-        assert engine.heard[0].value("x-pointsman-timing") is None
+        assert engine.received[0].value("x-pointsman-timing") is None
         engine.stop()
 
     run(scene())
@@ -134,7 +134,7 @@ def test_generations_and_translations_tell_it_too(tmp_path: Path) -> None:
                 assert engine.url in reply.headers["server-timing"]
                 assert phases(reply)["decide"] > 0
                 assert "server-timing" not in (await it.ask(post(path, asked(path)))).headers
-        assert all(received.value("x-pointsman-timing") is None for received in engine.heard)
+        assert all(received.value("x-pointsman-timing") is None for received in engine.received)
         engine.stop()
 
     run(scene())

@@ -46,10 +46,10 @@ def endpoint_of(it: Stage, engine: Engine) -> object:
 
 async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
     """The index of the engine that gets the request."""
-    before = [len(engine.heard) for engine in engines]
+    before = [len(engine.received) for engine in engines]
     reply = await it.ask(request)
     assert reply.status == 200, reply.body
-    return next(index for index, engine in enumerate(engines) if len(engine.heard) > before[index])
+    return next(index for index, engine in enumerate(engines) if len(engine.received) > before[index])
 
 
 def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def told_to_the_engine(tmp_path: Path, sessions: list[str]) -> list[bytes]
             body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "session_id": session}
             await it.ask(post("/v1/chat/completions", json.dumps(body).encode()))
     engine.stop()
-    return [received.head for received in engine.heard]
+    return [received.head for received in engine.received]
 
 
 def _session_line(head: bytes) -> bytes:
@@ -208,12 +208,12 @@ def test_a_body_in_pieces_names_its_session(tmp_path: Path) -> None:
             for number, home in enumerate(homes):
                 request = post(INFER, json.dumps({"parameters": {"session_id": f"s{number}"}}).encode())
                 client = await it.client()
-                before = len(engines[home].heard)
+                before = len(engines[home].received)
                 await client.send(request[:-5])
                 await asyncio.sleep(0.002)
                 await client.send(request[-5:])
                 assert (await client.reply()).status == 200
-                assert len(engines[home].heard) == before + 1
+                assert len(engines[home].received) == before + 1
 
     run(scene())
 
@@ -316,11 +316,11 @@ def test_a_sequence_whose_endpoint_refuses_is_not_sent_elsewhere(tmp_path: Path)
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
             at = await place(it, engines, step(7, start=True))
-            received = [len(engine.heard) for engine in engines]
+            received = [len(engine.received) for engine in engines]
             engines[at].stop()
             lost = await it.ask(step(7))
             assert (lost.status, lost.reason) == (503, "sequence_lost")
-            assert [len(engine.heard) for engine in engines] == received
+            assert [len(engine.received) for engine in engines] == received
 
     run(scene())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataplane.stage import Engine, Heard, get, post, rules, run, stage, until
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage, until
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -22,7 +22,7 @@ def test_events_pass_one_by_one(tmp_path: Path) -> None:
     async def scene() -> None:
         seen = asyncio.Event()
 
-        async def events(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def events(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             writer.write(STREAM)
             for number in range(20):
                 event = b'data: {"text_output": "%d"}\n\n' % number
@@ -60,7 +60,7 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
     async def scene() -> None:
         sent = 0
 
-        async def endless(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def endless(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             nonlocal sent
             chunked = b"Transfer-Encoding: chunked\r\n"
             head = {
@@ -113,10 +113,10 @@ def test_a_reply_that_is_not_read_holds_up_the_next(tmp_path: Path) -> None:
             connection.pause_writing()  # type: ignore[attr-defined]  # as a full transport does after a whole reply
             await client.send(post() + post())
             await until(lambda: connection._buffer)  # type: ignore[attr-defined]
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
             connection.resume_writing()  # type: ignore[attr-defined]
             assert (await client.reply()).status == (await client.reply()).status == 200
-            assert len(engine.heard) == 3
+            assert len(engine.received) == 3
         engine.stop()
 
     run(scene())
@@ -132,7 +132,7 @@ def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
         may_read = asyncio.Event()
         digest = b""
 
-        async def late(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def late(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             nonlocal digest
             await may_read.wait()
             digest = hashlib.sha256(await reader.readexactly(total)).digest()
@@ -157,13 +157,13 @@ def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
     run(scene(), plain=plain)
 
 
-async def silent(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+async def silent(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
     """A busy engine: it sends nothing until the gateway closes the connection."""
     assert await reader.read() == b""
     raise ConnectionError
 
 
-async def streaming(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+async def streaming(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
     writer.write(STREAM + b"3\r\nabc\r\n")
     await silent(engine, received, reader, writer)
 
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_cancels_the_engine(tmp_path: Path, script: object)
         async with stage(rules(engine), tmp_path) as it:
             client = await it.client()
             await client.send(post())
-            await until(lambda: engine.heard)
+            await until(lambda: engine.received)
             if script is streaming:
                 await client.head()
             client.close()
@@ -201,7 +201,7 @@ def test_a_client_that_leaves_during_its_upload(tmp_path: Path) -> None:
             await until(lambda: engine.num_open == 1)
             client.close()
             await until(lambda: engine.num_open == 0)
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())
@@ -213,7 +213,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
     async def scene() -> None:
         answer = asyncio.Event()
 
-        async def slow(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
             await answer.wait()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
@@ -222,7 +222,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
         async with stage(rules(engine, options="connections: {max_connections: 1}"), tmp_path) as it:
             first, leaver, last = [await it.client() for _ in range(3)]
             await first.send(post())
-            await until(lambda: engine.heard)
+            await until(lambda: engine.received)
             await leaver.send(post())
             await until(lambda: it.endpoints()[0].in_flight == 2)
             await last.send(post())
@@ -231,7 +231,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
             await until(lambda: it.endpoints()[0].in_flight == 2)
             answer.set()
             assert (await first.reply()).status == (await last.reply()).status == 200
-            assert len(engine.heard) == 2
+            assert len(engine.received) == 2
         engine.stop()
 
     run(scene())
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
 def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, reply: bytes) -> None:
     """An incomplete reply never looks complete: the client's connection is closed after the same bytes."""
 
-    async def half(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def half(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(start)
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -270,7 +270,7 @@ def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, reply: b
 def test_a_broken_stream_says_so(tmp_path: Path) -> None:
     """An event stream whose engine dies ends with an error event, and without the last chunk."""
 
-    async def half(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def half(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(STREAM + b"9\r\ndata: 1\n\n\r\n")
         await writer.drain()
         await asyncio.sleep(0.05)

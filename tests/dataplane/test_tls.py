@@ -33,8 +33,8 @@ def test_tls_on_the_listener(tmp_path: Path) -> None:
             client = await it.client(ssl=trusting)
             for size in (2, 3_000_000):
                 assert (await client.ask(post(body=bytes(size)))).status == 200
-            assert [len(received.body) for received in engine.heard] == [2, 3_000_000]
-            assert engine.heard[0].value("x-forwarded-proto") == "https"
+            assert [len(received.body) for received in engine.received] == [2, 3_000_000]
+            assert engine.received[0].value("x-forwarded-proto") == "https"
         engine.stop()
 
     run(scene())
@@ -61,7 +61,7 @@ def test_clients_can_be_asked_for_a_certificate(tmp_path: Path) -> None:
                 assert await client.at_end()
             except (ssl.SSLError, ConnectionError):
                 pass
-            assert len(engine.heard) == 1
+            assert len(engine.received) == 1
         engine.stop()
 
     run(scene())
@@ -84,7 +84,7 @@ def test_tls_to_an_engine(tmp_path: Path) -> None:
             assert b"TLS handshake failed" in reply.body
         async with stage(rules(engine, options="tls: {verify: false}"), tmp_path) as it:
             assert (await it.ask(post())).status == 200
-        assert len(engine.heard) == 2
+        assert len(engine.received) == 2
         engine.stop()
 
     run(scene())

@@ -31,7 +31,7 @@ from tests.dataplane.generating import (
     token,
     writes,
 )
-from tests.dataplane.stage import Engine, Heard, load, post, rules, run, stage, until
+from tests.dataplane.stage import Engine, ReceivedRequest, load, post, rules, run, stage, until
 
 HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -93,7 +93,7 @@ def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
             body = asked(MESSAGES, tools=[{"name": "f", "input_schema": {"type": "object", "enum": schema}}])
             reply = await it.ask(post(MESSAGES, body, "X-Request-Id: mine"))
             assert (reply.status, reply.reason, reply.headers["x-request-id"]) == (400, "bad_request", "mine")
-            assert engine.heard == []
+            assert engine.received == []
         engine.stop()
 
     run(scene())
@@ -157,7 +157,7 @@ def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], reply
         async with stage(text, tmp_path) as it:
             more = ["Accept-Encoding: gzip", "anthropic-version: 2023-06-01"]
             assert (await it.ask(post(MESSAGES, asked(MESSAGES, stream=False), *fields, *more))).status == 200
-            [received] = engine.heard
+            [received] = engine.received
             assert received.value("authorization") == reply
             assert (
                 received.value("x-api-key")
@@ -185,7 +185,7 @@ def test_inferences_run_twice_only_where_they_may(tmp_path: Path, protocol: str,
         async with stage(text, tmp_path) as it:
             reply = await it.ask(post("/v2/models/m/infer", json.dumps({"inputs": [tensor]}).encode()))
             assert (reply.status, reply.reason) == (502, "upstream_reset")
-            assert len(engine.heard) == (1 if idempotent == "safe" else 3)
+            assert len(engine.received) == (1 if idempotent == "safe" else 3)
             assert not any(series.tokens for series in it.plane.metrics.by_key.values())
         engine.stop()
 
@@ -241,7 +241,9 @@ def test_what_can_go_on(tmp_path: Path, more: dict[str, Any], goes: bool) -> Non
             _, headers = await client.head()
             _, is_whole = await rest(client, headers)
             assert is_whole == goes
-            later = [json.loads(received.body) for engine in engines for received in engine.heard if goes_on(received)]
+            later = [
+                json.loads(received.body) for engine in engines for received in engine.received if goes_on(received)
+            ]
             assert len(later) == goes
             if "min_tokens" in more:
                 assert (later[0]["min_tokens"], later[0]["max_tokens"]) == (3, 7)
@@ -266,7 +268,7 @@ def test_thoughts_are_not_thought_twice(tmp_path: Path) -> None:
             body, is_whole = await rest(client, headers)
             assert not is_whole
             assert body.count(b'"x"') == 1
-            assert sum(len(engine.heard) for engine in engines) == 1
+            assert sum(len(engine.received) for engine in engines) == 1
         for engine in engines:
             engine.stop()
 
@@ -282,7 +284,7 @@ def test_a_client_that_leaves_after_the_seam(tmp_path: Path) -> None:
         async with stage(text, tmp_path) as it:
             client = await it.client()
             await client.send(post(CHAT, asked(CHAT)))
-            await until(lambda: sum(len(engine.heard) for engine in engines) == 2)
+            await until(lambda: sum(len(engine.received) for engine in engines) == 2)
             client.close()
             await until(lambda: all(engine.num_open == 0 for engine in engines))
             assert it.errors() == {"upstream_reset": 1, "client_gone": 1}
@@ -300,8 +302,8 @@ def test_a_client_that_leaves_while_the_engine_is_asked_about_its_model(tmp_path
         async with stage(text, tmp_path) as it:
             client = await it.client()
             await client.send(post("/v1/completions", b'{"model": "m", "prompt": "hi"}'))
-            await until(lambda: engine.heard)
-            assert engine.heard[0].line == "GET /v2/models/m HTTP/1.1"
+            await until(lambda: engine.received)
+            assert engine.received[0].line == "GET /v2/models/m HTTP/1.1"
             client.close()
             await until(lambda: engine.num_open == 0)
             assert it.errors() == {"client_gone": 1}
@@ -314,7 +316,7 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
     """A generation continues under the rules that it began with; the next one uses the new rules."""
     breaks = asyncio.Event()
 
-    async def wait(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await breaks.wait()
         writer.transport.abort()
@@ -333,9 +335,9 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
             breaks.set()
             body, is_whole = await rest(client, headers)
             assert is_whole, body
-            assert other.heard == []
+            assert other.received == []
             assert (await client.ask(post(MESSAGES, asked(MESSAGES, stream=False)))).status == 200
-            assert len(other.heard) == 1
+            assert len(other.received) == 1
         for engine in (*engines, other):
             engine.stop()
 
@@ -350,7 +352,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
     sent = 0
     is_paused = asyncio.Event()
 
-    async def endless(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def endless(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         nonlocal sent
         writer.write(STREAM)
         for _ in range(total):
@@ -359,7 +361,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await writer.drain()
         writer.write(chunk(STOP + DONE) + LAST)
 
-    async def breaks(engine: Engine, received: Heard, reader: HeadReader, writer: Writer) -> None:
+    async def breaks(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
         writer.write(BEGIN)
         await is_paused.wait()
         writer.transport.abort()

@@ -31,9 +31,9 @@ class Listener:
     def __init__(self, url: str) -> None:
         self.store = BoundedRedis(read_address(url), deadline=5.0, timeout=10.0)
         self.news = EventBus(self.store)
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.missed = 0
-        self.news.subscribe(SessionMoved, lambda item: self.heard.append(item.name))
+        self.news.subscribe(SessionMoved, lambda item: self.received.append(item.name))
         self.news.on_gap(self.count_missed)
 
     def count_missed(self) -> None:
@@ -75,12 +75,12 @@ def test_news_reach_others_at_once(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         for number in range(100):
             one.news.publish(SessionMoved(f"s{number}"))
-        await becomes(lambda: len(other.heard) == 100)
-        assert other.heard == [f"s{number}" for number in range(100)]
-        assert one.heard == []
+        await becomes(lambda: len(other.received) == 100)
+        assert other.received == [f"s{number}" for number in range(100)]
+        assert one.received == []
         one.news.publish(RulesActivated("ab", 1, "one"))  # no subscriber for this kind
         one.news.publish(SessionMoved("last"))
-        await becomes(lambda: other.heard[-1] == "last")
+        await becomes(lambda: other.received[-1] == "last")
         assert other.missed == 1 and other.news.gaps == 0
 
     between(server.url, scene)
@@ -92,7 +92,7 @@ def test_a_cut_connection_misses_nothing(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         server.client.client_kill_filter(_type="normal", skipme=True)
         one.news.publish(SessionMoved("meanwhile"))
-        await becomes(lambda: other.heard == ["meanwhile"])
+        await becomes(lambda: other.received == ["meanwhile"])
         assert other.missed == 1
 
     between(server.url, scene)
@@ -103,13 +103,13 @@ def test_a_redis_that_was_killed_goes_on(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
-        await becomes(lambda: other.heard == ["before"])
+        await becomes(lambda: other.received == ["before"])
         server.kill()
         await becomes(lambda: not other.news.is_live)
         server.start()
         await becomes(lambda: other.news.is_live and one.store.is_available)
         one.news.publish(SessionMoved("after"))
-        await becomes(lambda: other.heard == ["before", "after"])
+        await becomes(lambda: other.received == ["before", "after"])
         assert other.missed == 1
 
     between(server.url, scene)
@@ -120,12 +120,12 @@ def test_a_redis_without_its_data_is_noticed(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
-        await becomes(lambda: other.heard == ["before"])
+        await becomes(lambda: other.received == ["before"])
         server.client.flushall()
         server.client.client_kill_filter(_type="normal", skipme=True)
         await becomes(lambda: other.missed == 2)
         one.news.publish(SessionMoved("after"))
-        await becomes(lambda: other.heard == ["before", "after"])
+        await becomes(lambda: other.received == ["before", "after"])
         assert other.news.gaps == 1
 
     between(server.url, scene)
@@ -137,7 +137,7 @@ def test_a_stream_that_was_lost_under_a_reader_is_noticed(server: RedisServer) -
     async def scene(one: Listener, other: Listener) -> None:
         for name in ("a", "b"):
             one.news.publish(SessionMoved(name))
-        await becomes(lambda: other.heard == ["a", "b"])
+        await becomes(lambda: other.received == ["a", "b"])
         server.client.flushall()
         one.news.publish(SessionMoved("c"))
         await becomes(lambda: other.missed == 2)
@@ -150,7 +150,7 @@ def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
-        await becomes(lambda: other.heard == ["before"])
+        await becomes(lambda: other.received == ["before"])
         await other.news.close()
         for number in range(5):
             one.news.publish(SessionMoved(f"s{number}"))
@@ -159,7 +159,7 @@ def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
         other.news.start()
         await becomes(lambda: other.missed == 2)
         one.news.publish(SessionMoved("after"))
-        await becomes(lambda: other.heard == ["before", "after"])
+        await becomes(lambda: other.received == ["before", "after"])
 
     between(server.url, scene)
 
@@ -173,7 +173,7 @@ def test_a_standing_redis_is_noticed(server: RedisServer) -> None:
         server.resume()
         await becomes(lambda: other.news.is_live and one.store.is_available)
         one.news.publish(SessionMoved("after"))
-        await becomes(lambda: other.heard == ["after"])
+        await becomes(lambda: other.received == ["after"])
 
     between(server.url, scene)
 
@@ -186,7 +186,7 @@ def test_the_stream_is_bounded(server: RedisServer) -> None:
             for number in range(5_000):
                 one.news.publish(SessionMoved(f"s{number}"))
             await becomes(lambda: not one.store.has_unwritten)
-        await becomes(lambda: len(other.heard) == 15_000 or other.missed > 1)  # missed: a disk stalled Redis
+        await becomes(lambda: len(other.received) == 15_000 or other.missed > 1)  # missed: a disk stalled Redis
         assert 10_000 <= int(server.client.xlen(STREAM)) < 10_200
 
     between(server.url, scene)
@@ -203,7 +203,7 @@ def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
         server.client.delete(STREAM)
         await becomes(lambda: other.news.is_live)
         one.news.publish(SessionMoved("heard"))
-        await becomes(lambda: other.heard == ["heard"])
+        await becomes(lambda: other.received == ["heard"])
 
     between(server.url, scene)
 
@@ -213,11 +213,11 @@ def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("before"))
-        await becomes(lambda: other.heard == ["before"])
+        await becomes(lambda: other.received == ["before"])
         server.client.xadd(STREAM, {"hello": "world"})
         await becomes(lambda: other.missed == 2)
         one.news.publish(SessionMoved("after"))
-        await becomes(lambda: other.heard == ["before", "after"])
+        await becomes(lambda: other.received == ["before", "after"])
 
     between(server.url, scene)
 
@@ -227,7 +227,7 @@ def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.publish(SessionMoved("s"))
-        await becomes(lambda: other.heard == ["s"])
+        await becomes(lambda: other.received == ["s"])
 
     with cluster(tmp_path) as servers:
         between(f"redis+cluster://127.0.0.1:{servers[0].port}", scene)

@@ -63,16 +63,16 @@ class Gateway:
         return seconds
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reports(self) -> dict[str, Any]:
         return self.experiments.experiment_json(self.spec.name)
 
     @property
     def status(self) -> str:
-        return str(self.told["status"])
+        return str(self.reports["status"])
 
     @property
     def shares(self) -> dict[str, float]:
-        return {arm["name"]: arm["share"] for arm in self.told["arms"]}
+        return {arm["name"]: arm["share"] for arm in self.reports["arms"]}
 
     async def decided(self) -> list[tuple[str, str]]:
         """The decisions with their authors, the first one first."""
@@ -141,7 +141,7 @@ def test_a_guardrail_that_nothing_is_measured_of_holds_a_ramp() -> None:
     async def go() -> None:
         await gateway.run(120, lambda: gateway.status in ("finished", "rolled_back"))
         assert (gateway.status, gateway.shares) == ("running", {"old": 0.95, "new": 0.05})
-        assert gateway.told["next"] == "a first value of first_token_p95 of 'new', for its guardrail"
+        assert gateway.reports["next"] == "a first value of first_token_p95 of 'new', for its guardrail"
 
     asyncio.run(go())
 
@@ -163,14 +163,14 @@ def test_a_run_outlives_its_process(tmp_path: Path) -> None:
     gateway = Gateway(SPEC, folder=tmp_path)
 
     async def go() -> None:
-        await gateway.run(60, lambda: gateway.told["ramp"]["step"] == 2)
+        await gateway.run(60, lambda: gateway.reports["ramp"]["step"] == 2)
         await gateway.run(5)
-        before = gateway.told
+        before = gateway.reports
         gateway.home = LocalCoordination(tmp_path, lambda: gateway.now)
         gateway.workforce.weights = {}
         gateway.open()
         await gateway.run(1)
-        after = gateway.told
+        after = gateway.reports
         assert (after["status"], after["ramp"]["step"], after["since"]) == ("running", 2, before["since"])
         assert gateway.workforce.weights == {"x": {"old": 0.75, "new": 0.25}}
         counted = [report["arms"][1]["counts"]["requests"] for report in (before, after)]
@@ -195,7 +195,11 @@ def test_operators_have_their_way() -> None:
         assert gateway.workforce.weights == {"x": {"old": 0.95, "new": 0.05}}
         await gateway.command("held", lambda trial, *rest: runs.hold(*rest, "ann", "lunch"))
         await gateway.run(60)
-        assert gateway.status == "held" and gateway.told["ramp"]["step"] == 1 and gateway.told["next"] == "held by ann"
+        assert (
+            gateway.status == "held"
+            and gateway.reports["ramp"]["step"] == 1
+            and gateway.reports["next"] == "held by ann"
+        )
         await gateway.command("advanced", lambda trial, *rest: runs.go_to(trial.spec, *rest, "ann", "", 2))
         assert gateway.shares == {"old": 0.75, "new": 0.25} and gateway.status == "running"
         await gateway.command("rolled_back", lambda trial, *rest: runs.roll_back(trial.spec, *rest, "ann", "no"))
@@ -269,7 +273,7 @@ def test_counts_of_another_gateway_are_waited_for() -> None:
 
         gateway.home.beat = with_another  # type: ignore[method-assign]
         await gateway.run(60)
-        assert gateway.told["ramp"]["step"] == 1 and gateway.told["next"] == "counts of host:1"
+        assert gateway.reports["ramp"]["step"] == 1 and gateway.reports["next"] == "counts of host:1"
 
     asyncio.run(go())
 
@@ -282,9 +286,9 @@ def test_units_that_fall_wrongly_hold_a_ramp() -> None:
 
     async def go() -> None:
         await gateway.run(90)
-        assert gateway.told["ramp"]["step"] == 1 and gateway.status == "running"
-        assert gateway.told["next"].startswith("units that fall to the arms as they should: 'old' has ")
-        assert gateway.told["sample_ratio"]["mismatched"]
+        assert gateway.reports["ramp"]["step"] == 1 and gateway.status == "running"
+        assert gateway.reports["next"].startswith("units that fall to the arms as they should: 'old' has ")
+        assert gateway.reports["sample_ratio"]["mismatched"]
         assert [action for action, _ in await gateway.decided()] == ["started", "mismatch"]
 
     asyncio.run(go())

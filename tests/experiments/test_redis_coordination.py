@@ -138,12 +138,12 @@ class Gateway:
         self.experiments.start()
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reports(self) -> dict[str, Any]:
         return self.experiments.experiment_json("x")
 
     @property
     def status(self) -> str:
-        return str(self.told["status"])
+        return str(self.reports["status"])
 
     @property
     def served(self) -> int:
@@ -185,8 +185,8 @@ def test_gateways_go_together(redis_server: RedisServer) -> None:
         await eventually(lambda: one.status == other.status == "finished")
         assert one.shares == other.shares == {"old": 0.0, "new": 1.0}
         assert one.experiments.is_leader and not other.experiments.is_leader
-        await eventually(lambda: other.told["comparisons"] != {})
-        requests = other.told["arms"][1]["counts"]["requests"]
+        await eventually(lambda: other.reports["comparisons"] != {})
+        requests = other.reports["arms"][1]["counts"]["requests"]
         alone = max(sum(each.requests) for key, each in one.workforce.counted.items() if key.arm == "new")
         assert requests > 200 and alone > 0
         assert [each["action"] for each in await other.experiments.decisions(9)] == ["finished", "advanced", "started"]
@@ -212,13 +212,13 @@ def test_a_ramp_outlives_its_leader(redis_server: RedisServer) -> None:
 
     async def go(one: Gateway, other: Gateway) -> None:
         one.rate = other.rate = 4
-        await eventually(lambda: one.told["arms"][1]["counts"]["requests"] > 20)
+        await eventually(lambda: one.reports["arms"][1]["counts"]["requests"] > 20)
         assert one.experiments._task is not None
         one.experiments._task.cancel()  # as a crash would end it: it leaves nothing behind
-        counted = one.told["arms"][1]["counts"]["requests"]
+        counted = one.reports["arms"][1]["counts"]["requests"]
         other.rate = 0
         await eventually(lambda: other.experiments.is_leader)
-        await eventually(lambda: other.told["arms"][1]["counts"]["requests"] > 0.7 * counted)
+        await eventually(lambda: other.reports["arms"][1]["counts"]["requests"] > 0.7 * counted)
         assert other.status == "running"
 
     with_gateways(redis_server, go, lease=0.5)
@@ -233,7 +233,7 @@ def test_while_redis_is_away_nothing_goes_on(redis_server: RedisServer) -> None:
         await eventually(lambda: one.status == other.status == "running")
         redis_server.pause()
         try:
-            await eventually(lambda: one.told["is_away"] and other.told["is_away"])
+            await eventually(lambda: one.reports["is_away"] and other.reports["is_away"])
             one.rate = other.rate = 100
             served = one.served, other.served
             await eventually(lambda: one.served > served[0] + 1000 and other.served > served[1] + 1000)

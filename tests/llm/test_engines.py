@@ -65,7 +65,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Subject:
     """One engine, its model and a client."""
 
     process: Child
@@ -82,26 +82,26 @@ class Asked:
 
 
 @pytest.fixture(params=WAYS)
-def asked(request: pytest.FixtureRequest, canned: CannedLLM, real_llms: dict[str, RealLLM]) -> Iterator[Asked]:
+def subject(request: pytest.FixtureRequest, canned: CannedLLM, real_llms: dict[str, RealLLM]) -> Iterator[Subject]:
     process = canned if request.param == "canned" else get_real_llm(request.param, real_llms)
     model = MODEL if request.param == "canned" else NAME
     with OpenAI(base_url=f"{process.http_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield Asked(process, model, WAYS[request.param], client)
+        yield Subject(process, model, WAYS[request.param], client)
 
 
-def test_health(asked: Asked) -> None:
+def test_health(subject: Subject) -> None:
     """A ready engine answers /health with 200."""
-    assert send(asked.process.http_port, "GET", "/health").status == 200
+    assert send(subject.process.http_port, "GET", "/health").status == 200
 
 
-def test_models(asked: Asked) -> None:
+def test_models(subject: Subject) -> None:
     """/v1/models lists the model by the name that requests use."""
-    assert asked.model in [model.id for model in asked.client.models.list()]
+    assert subject.model in [model.id for model in subject.client.models.list()]
 
 
-def test_chat(asked: Asked) -> None:
+def test_chat(subject: Subject) -> None:
     """A chat's reply has `max_tokens` tokens, and usage counts them."""
-    reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=5)
+    reply = subject.client.chat.completions.create(model=subject.model, messages=HI, max_tokens=5)
     assert reply.choices[0].message.content == "one two three four five"
     assert reply.choices[0].message.role == "assistant"
     assert reply.choices[0].finish_reason == "length"
@@ -109,28 +109,28 @@ def test_chat(asked: Asked) -> None:
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + 5
 
 
-def test_chat_ends_by_itself(asked: Asked) -> None:
+def test_chat_ends_by_itself(subject: Subject) -> None:
     """A text that ends by itself has the reason `stop`."""
-    reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=64)
+    reply = subject.client.chat.completions.create(model=subject.model, messages=HI, max_tokens=64)
     assert reply.choices[0].message.content == counted(20)
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.completion_tokens - 20 in (0, 1)  # some count the end token
 
 
-def test_chat_without_an_end(asked: Asked) -> None:
+def test_chat_without_an_end(subject: Subject) -> None:
     """The user message `endless` gives as many tokens as the limit allows, also when its text comes in parts."""
     parts = [{"type": "text", "text": "endless"}]
-    reply = asked.client.chat.completions.create(
-        model=asked.model, messages=[{"role": "user", "content": parts}], max_tokens=81
+    reply = subject.client.chat.completions.create(
+        model=subject.model, messages=[{"role": "user", "content": parts}], max_tokens=81
     )
     assert reply.choices[0].message.content == f"{counted(99, 21)} twentyone twentytwo"
     assert reply.choices[0].finish_reason == "length"
 
 
-def test_streamed_chat(asked: Asked) -> None:
+def test_streamed_chat(subject: Subject) -> None:
     """A streamed chat brings each token by itself, the finish reason once and last, and usage at the end."""
-    stream = asked.client.chat.completions.create(
-        model=asked.model, messages=HI, max_tokens=3, stream=True, stream_options={"include_usage": True}
+    stream = subject.client.chat.completions.create(
+        model=subject.model, messages=HI, max_tokens=3, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
     choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
@@ -143,61 +143,61 @@ def test_streamed_chat(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_end_of_stream(asked: Asked, path: str) -> None:
+def test_end_of_stream(subject: Subject, path: str) -> None:
     """Engines differ in whether a stream ends with [DONE], and whether it has usage without a request for it."""
     body = {"max_tokens": 2, "stream": True, **({"messages": HI} if path.startswith("chat") else {"prompt": "one"})}
-    status, reply = asked.post(f"/v1/{path}", body)
+    status, reply = subject.post(f"/v1/{path}", body)
     assert status == 200
-    assert reply.endswith(b"data: [DONE]\n\n") == asked.ways.says_done
+    assert reply.endswith(b"data: [DONE]\n\n") == subject.ways.says_done
     if path.startswith("chat"):
-        assert (b'"usage":{' in reply.replace(b" ", b"")) == asked.ways.tells_usage_unasked
+        assert (b'"usage":{' in reply.replace(b" ", b"")) == subject.ways.tells_usage_unasked
 
 
-def test_completion(asked: Asked) -> None:
+def test_completion(subject: Subject) -> None:
     """A completion continues its prompt, whichever engine began the text."""
-    reply = asked.client.completions.create(model=asked.model, prompt="Count: one two three", max_tokens=3)
-    assert reply.choices[0].text == " four five six"[asked.ways.drops_first_space :]
+    reply = subject.client.completions.create(model=subject.model, prompt="Count: one two three", max_tokens=3)
+    assert reply.choices[0].text == " four five six"[subject.ways.drops_first_space :]
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.completion_tokens == 3
 
 
-def test_streamed_completion(asked: Asked) -> None:
+def test_streamed_completion(subject: Subject) -> None:
     """A streamed completion continues its prompt token by token."""
-    stream = asked.client.completions.create(
-        model=asked.model, prompt="thirty fortyone", max_tokens=3, stream=True, stream_options={"include_usage": True}
+    stream = subject.client.completions.create(
+        model=subject.model, prompt="thirty fortyone", max_tokens=3, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
     texts = [chunk.choices[0].text for chunk in chunks if chunk.choices and chunk.choices[0].text]
-    assert texts == [" fortytwo"[asked.ways.drops_first_space :], " fortythree", " fortyfour"]
+    assert texts == [" fortytwo"[subject.ways.drops_first_space :], " fortythree", " fortyfour"]
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     assert chunks[-1].usage.completion_tokens == 3
 
 
 @pytest.mark.parametrize("prompt", ["Count", "Count: ", "three", "Zählung", "one\n"])
-def test_prompt_that_counts_nothing(asked: Asked, prompt: str) -> None:
+def test_prompt_that_counts_nothing(subject: Subject, prompt: str) -> None:
     """After a prompt that does not end in the count, a completion begins at one."""
-    reply = asked.client.completions.create(model=asked.model, prompt=prompt, max_tokens=2)
-    assert reply.choices[0].text == " one two"[asked.ways.drops_first_space :]
+    reply = subject.client.completions.create(model=subject.model, prompt=prompt, max_tokens=2)
+    assert reply.choices[0].text == " one two"[subject.ways.drops_first_space :]
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_beginning_of_the_assistant(asked: Asked, streams: bool) -> None:
+def test_beginning_of_the_assistant(subject: Subject, streams: bool) -> None:
     """Some engines continue a last message of the assistant, others answer it."""
     messages = [*HI, {"role": "assistant", "content": "one two three"}]
-    reply = asked.client.chat.completions.create(model=asked.model, messages=messages, max_tokens=2, stream=streams)
+    reply = subject.client.chat.completions.create(model=subject.model, messages=messages, max_tokens=2, stream=streams)
     if streams:
         text = "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
     else:
         text = reply.choices[0].message.content
-    repeated = "one two three" if asked.ways.repeats_beginning and not streams else ""
-    assert text == (f"{repeated} four five" if asked.ways.goes_on else "one two")
+    repeated = "one two three" if subject.ways.repeats_beginning and not streams else ""
+    assert text == (f"{repeated} four five" if subject.ways.goes_on else "one two")
 
 
-def test_stop_text(asked: Asked) -> None:
+def test_stop_text(subject: Subject) -> None:
     """Engines differ in how a stop text ends the reply."""
-    reply = asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=9, stop=["three"])
-    assert reply.choices[0].message.content == asked.ways.stop_text
-    assert reply.choices[0].finish_reason == asked.ways.stop_reason
+    reply = subject.client.chat.completions.create(model=subject.model, messages=HI, max_tokens=9, stop=["three"])
+    assert reply.choices[0].message.content == subject.ways.stop_text
+    assert reply.choices[0].finish_reason == subject.ways.stop_reason
 
 
 REFUSALS: dict[str, tuple[bytes | dict[str, Any], Callable[[Ways], int]]] = {
@@ -209,30 +209,30 @@ REFUSALS: dict[str, tuple[bytes | dict[str, Any], Callable[[Ways], int]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusal(asked: Asked, case: str) -> None:
+def test_refusal(subject: Subject, case: str) -> None:
     """Engines differ in the status of a bad request; afterwards they answer a good one."""
     body, status = REFUSALS[case]
-    assert asked.post("/v1/chat/completions", body)[0] == status(asked.ways)
-    assert asked.post("/v1/chat/completions", {"messages": HI, "max_tokens": 1})[0] == 200
+    assert subject.post("/v1/chat/completions", body)[0] == status(subject.ways)
+    assert subject.post("/v1/chat/completions", {"messages": HI, "max_tokens": 1})[0] == 200
 
 
-def test_version_of_http(asked: Asked) -> None:
+def test_version_of_http(subject: Subject) -> None:
     """Engines differ in the HTTP version: a stream is framed by chunks, or by the end of its connection."""
-    body = json.dumps({"model": asked.model, "messages": HI, "max_tokens": 1, "stream": True}).encode()
-    with Wire(asked.process.http_port) as wire:
+    body = json.dumps({"model": subject.model, "messages": HI, "max_tokens": 1, "stream": True}).encode()
+    with Wire(subject.process.http_port) as wire:
         wire.send(post("/v1/chat/completions", body))
-        assert wire.read_line().startswith(asked.ways.http_version + b" 200 ")
+        assert wire.read_line().startswith(subject.ways.http_version + b" 200 ")
 
 
-def test_client_that_leaves(asked: Asked) -> None:
+def test_client_that_leaves(subject: Subject) -> None:
     """After a client leaves in the middle of a long stream, the engine serves the next one."""
     messages = [{"role": "user", "content": "endless"}]
-    body = json.dumps({"model": asked.model, "messages": messages, "max_tokens": 4000, "stream": True}).encode()
-    with Wire(asked.process.http_port) as wire:
+    body = json.dumps({"model": subject.model, "messages": messages, "max_tokens": 4000, "stream": True}).encode()
+    with Wire(subject.process.http_port) as wire:
         wire.send(post("/v1/chat/completions", body))
         while b"twentyone" not in wire.read_line():
             pass
-    assert asked.client.chat.completions.create(model=asked.model, messages=HI, max_tokens=1).usage is not None
+    assert subject.client.chat.completions.create(model=subject.model, messages=HI, max_tokens=1).usage is not None
 
 
 def test_llama_cpp_stops_for_a_client_that_leaves(real_llms: dict[str, RealLLM]) -> None:

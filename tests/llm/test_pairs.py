@@ -9,7 +9,7 @@ import pytest
 
 from tests.llm.clients import ASK, INFER
 from tests.llm.clients.of_openai import embed
-from tests.llm.clients.values import TIMEOUT_SECONDS, Asked, RefusedError, Tensor, Told
+from tests.llm.clients.values import TIMEOUT_SECONDS, RefusedError, Tensor, TextRequest, TextResult
 from tests.llm.fleet import Fleet
 from tests.llm.pairs import ENGINE, ENGINES, FRONT, FRONTS, PAIRS, Engine, Front, How, Loss, Pair
 from tests.llm.pairs_shown import HEADING, rendered
@@ -83,7 +83,7 @@ def _ask(fleet: Fleet, front: Front, engine: Engine, pair: Pair) -> None:
         _ask_for_a_vector(fleet, engine, is_stream=front.name == "generate_stream")
     else:
         for streams in STREAMS.get(front.name, (False,)):
-            sent = Asked(engine.name, streams=streams, tensors=engine.tensors, id=ID)
+            sent = TextRequest(engine.name, streams=streams, tensors=engine.tensors, id=ID)
             _check(ASK[front.name](fleet.gateway, sent), sent, front, engine, pair)
 
 
@@ -109,7 +109,7 @@ def _ask_for_a_vector(fleet: Fleet, engine: Engine, *, is_stream: bool) -> None:
     assert json.loads(reply.text.removeprefix("data: "))["embedding"] == VECTORS[0]
 
 
-def _check(reply: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) -> None:
+def _check(reply: TextResult, asked: TextRequest, front: Front, engine: Engine, pair: Pair) -> None:
     assert reply.text == _expected_text(asked, front, engine)
     if not asked.streams:
         assert len(reply.pieces) == 1
@@ -127,7 +127,7 @@ def _check(reply: Told, asked: Asked, front: Front, engine: Engine, pair: Pair) 
     assert reply.model == engine.model  # a reply names the engine's model
 
 
-def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
+def _expected_text(asked: TextRequest, front: Front, engine: Engine) -> str:
     if engine.server == "torchserve":
         return "one two"
     if engine.server == "mlserver":
@@ -140,14 +140,14 @@ def _expected_text(asked: Asked, front: Front, engine: Engine) -> str:
     return " three four five"
 
 
-def _check_reason(reply: Told, front: Front, engine: Engine, pair: Pair) -> None:
+def _check_reason(reply: TextResult, front: Front, engine: Engine, pair: Pair) -> None:
     if Loss.REASON in pair.losses:
         assert reply.reason == "stop"
     elif _tells(front, engine):
         assert reply.reason == "length"
 
 
-def _check_usage(reply: Told, front: Front, engine: Engine, pair: Pair) -> None:
+def _check_usage(reply: TextResult, front: Front, engine: Engine, pair: Pair) -> None:
     if Loss.USAGE in pair.losses:
         assert not reply.completion_tokens
         assert (reply.completion_tokens is None) == (front.name != "messages")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.llm.clients import ASK
-from tests.llm.clients.values import Asked, RefusedError, Told
+from tests.llm.clients.values import RefusedError, TextRequest, TextResult
 from tests.llm.fleet import CANNED_V2, DROPPING, Fleet
 
 pytestmark = pytest.mark.timeout(60)
@@ -35,10 +35,10 @@ def seen(fleet: Fleet, engine: str) -> dict[str, Any]:
     return body
 
 
-def ask(fleet: Fleet, front: str, engine: str, options: Mapping[str, Any], *, streams: bool, **more: Any) -> Told:
+def ask(fleet: Fleet, front: str, engine: str, options: Mapping[str, Any], *, streams: bool, **more: Any) -> TextResult:
     if front in V2:
         streams = front in ("generate_stream", "model_stream_infer")
-    return ASK[front](fleet.gateway, Asked(engine, streams=streams, options=options, **more))
+    return ASK[front](fleet.gateway, TextRequest(engine, streams=streams, options=options, **more))
 
 
 # Tools

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.llm.clients import ASK
-from tests.llm.clients.values import Asked, LeftError, RefusedError
+from tests.llm.clients.values import LeftError, RefusedError, TextRequest
 from tests.llm.fleet import CANNED_V2, Fleet
 from tests.llm.pairs import ENGINE
 from tests.support.canned_llm import CannedLLM
@@ -45,7 +45,7 @@ def test_refusal(fleet: Fleet, front: str, engine: str, status: int) -> None:
     for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (front in STREAMING,):
         canned.break_down(f"status={status}", times=1)
         with pytest.raises(RefusedError) as raised:
-            ASK[front](fleet.gateway, Asked(engine, streams=streams, tensors=TENSORS.get(engine, "vllm")))
+            ASK[front](fleet.gateway, TextRequest(engine, streams=streams, tensors=TENSORS.get(engine, "vllm")))
         reply = raised.value
         assert f"the fault says {status}" in reply.message
         if front in BY_GRPC:
@@ -72,7 +72,7 @@ def test_stream_comes_as_it_is_made(fleet: Fleet, front: str, engine: str) -> No
     """Each token reaches the client before the next one is generated, and an engine whose client leaves is stopped."""
     canned = canned_of(fleet, engine)
     canned.break_down("stall=2", times=1)
-    sent = Asked(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
+    sent = TextRequest(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
     with pytest.raises(LeftError) as left:
         ASK[front](fleet.gateway, sent)
     assert len(left.value.pieces) == 2
@@ -85,7 +85,7 @@ def test_wrong_limit(fleet: Fleet, front: str, engine: str) -> None:
     canned_of(fleet, engine)
     streams = front in ("generate_stream", "infer_stream", "model_stream_infer")
     with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:
-        ASK[front](fleet.gateway, Asked(engine, -1, streams=streams, tensors=TENSORS.get(engine, "vllm")))
+        ASK[front](fleet.gateway, TextRequest(engine, -1, streams=streams, tensors=TENSORS.get(engine, "vllm")))
     assert raised.value.status in (400, "INVALID_ARGUMENT", None)
 
 
@@ -97,5 +97,5 @@ def test_wrong_limit_at_triton(fleet: Fleet, front: str, engine: str) -> None:
     fleet.need(ENGINE[engine])
     for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (True,):
         with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:
-            ASK[front](fleet.gateway, Asked(engine, -1, streams=streams, tensors=ENGINE[engine].tensors))
+            ASK[front](fleet.gateway, TextRequest(engine, -1, streams=streams, tensors=ENGINE[engine].tensors))
         assert raised.value.status in (400, None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.llm.clients import ASK
-from tests.llm.clients.values import Asked, RefusedError
+from tests.llm.clients.values import RefusedError, TextRequest
 from tests.llm.fleet import CANNED_V2, DROPPING, Fleet
 from tests.llm.pairs import ENGINE, FRONT
 
@@ -72,9 +72,9 @@ PAIRS = [
 ]  # V2 to V2 passes unchanged
 
 
-def _asked(front: str, engine: str, options: Mapping[str, Any]) -> Asked:
+def _asked(front: str, engine: str, options: Mapping[str, Any]) -> TextRequest:
     streams = front in ("generate_stream", "model_stream_infer")
-    return Asked(engine, streams=streams, options=WORDS[front](dict(options)))
+    return TextRequest(engine, streams=streams, options=WORDS[front](dict(options)))
 
 
 def _seen(fleet: Fleet, engine: str) -> list[dict[str, Any]]:

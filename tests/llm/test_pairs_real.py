@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.llm.clients import ASK
-from tests.llm.clients.values import Asked
+from tests.llm.clients.values import TextRequest
 from tests.support.llm import NAME, get_real_llm, rules_of
 from tests.support.real_llm import PACKAGES, RealLLM
 from tests.support.servers import GatewayProcess
@@ -41,7 +41,7 @@ def test_client(real_llms: dict[str, RealLLM], request: pytest.FixtureRequest, f
     get_real_llm(engine, real_llms)
     gateway = request.getfixturevalue("gateway")
     for streams in STREAMS.get(front, (False,)):
-        reply = ASK[front](gateway, Asked(engine, streams=streams, id=ID))
+        reply = ASK[front](gateway, TextRequest(engine, streams=streams, id=ID))
         if front in CHATS:
             assert reply.text == "one two three"
         else:

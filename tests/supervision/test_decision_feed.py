@@ -8,8 +8,8 @@ from gateway.supervision.decision_feed import OFF, DecisionFeed, FeedSubscriptio
 
 class Stage:
     def __init__(self, workers: int = 1) -> None:
-        self.told: list[Watch] = []
-        self.feed = DecisionFeed(self.told.append, workers=workers, redacted=("token",))
+        self.reports: list[Watch] = []
+        self.feed = DecisionFeed(self.reports.append, workers=workers, redacted=("token",))
 
     def wish(
         self, rate: float, share: float = 1.0, with_body_facts: bool = False
@@ -31,7 +31,7 @@ def test_workers_tell_what_the_most_curious_wants() -> None:
     stage.feed.remove(recording)
     stage.feed.remove(tail)
     stage.feed.remove(tail)
-    assert stage.told == [
+    assert stage.reports == [
         Watch(10, False, 1.0, ("token",)),
         Watch(500, True, 1.0, ("token",)),
         Watch(10, False, 1.0, ("token",)),

@@ -239,7 +239,7 @@ class LanguageEngine:
     def __init__(self) -> None:
         self.models: list[str] = ["llama"]
         self.running = 0
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.url = ""
         self._server: asyncio.Server | None = None
 
@@ -254,7 +254,7 @@ class LanguageEngine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-        self.asked.append(path)
+        self.requested.append(path)
         bodies = {
             "/v1/models": json.dumps({"data": [{"id": model} for model in self.models]}),
             "/metrics": f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n",
@@ -289,11 +289,11 @@ def test_models_are_discovered() -> None:
         key = ("e", engine.url)
         await prober.first_round(30)
         assert prober.models == {key: {"llama"}}
-        assert engine.asked == ["/health", "/v1/models"]
+        assert engine.requested == ["/health", "/v1/models"]
         engine.models = ["llama", "qwen"]
         found = await heard(changes, lambda found: found.models.get(key) == {"llama", "qwen"})
         assert found.conditions == {key: READY}
-        assert engine.asked[2:8] == [*5 * ["/health"], "/v1/models"]
+        assert engine.requested[2:8] == [*5 * ["/health"], "/v1/models"]
         engine.stop()
         found = await heard(changes, lambda found: found.conditions[key] is DOWN)
         assert found.models == {key: {"llama", "qwen"}}
@@ -319,8 +319,8 @@ def test_loads_are_told_with_each_probe(monkeypatch: pytest.MonkeyPatch) -> None
         key = ("e", engine.url)
         prober.use({"e": openai(engine.url, load=LoadSpec("metrics"))})
         await heard(changes, lambda found: found.loads == {key: Load(0)})
-        num_probes = engine.asked.count("/metrics")
-        while engine.asked.count("/metrics") < num_probes + 3:
+        num_probes = engine.requested.count("/metrics")
+        while engine.requested.count("/metrics") < num_probes + 3:
             await asyncio.sleep(0.01)
         assert changes.empty()
         engine.running = 3

@@ -14,7 +14,7 @@ from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.upstream.probe import EndpointProbe
 from tests.dataplane.grpc.peers import Call, GrpcEngine
-from tests.dataplane.stage import Engine, Heard, run, until
+from tests.dataplane.stage import Engine, ReceivedRequest, run, until
 
 
 def spec(url: str, **more: Any) -> EngineSpec:
@@ -121,16 +121,16 @@ def test_closing_in_the_middle() -> None:
     run(whole())
 
 
-async def closes(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def closes(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.close()
 
 
-async def never(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def never(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     await reader.read()
 
 
 def replies(status: int) -> Any:
-    async def script(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def script(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 %d Told\r\nContent-Length: 0\r\n\r\n" % status)
 
     return script
@@ -148,7 +148,7 @@ BY_REST = [
 def by_path(**statuses: int) -> Any:
     """Answers each path with its status, 404 by default: `v1_models=200`."""
 
-    async def script(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def script(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         name = received.line.split()[1].strip("/").replace("/", "_")
         body = b'{"data": [{"id": "llama"}]}'
         head = b"HTTP/1.1 %d Told\r\nContent-Length: %d\r\n\r\n" % (statuses.get(name, 404), len(body))
@@ -185,7 +185,7 @@ def test_each_protocol_has_its_own_question(
         await engine.start()
         probe = EndpointProbe(spec(engine.url, protocol=protocol), engine.url)
         assert await probe.check() is found
-        assert [received.line.split()[1] for received in engine.heard] == paths
+        assert [received.line.split()[1] for received in engine.received] == paths
         await probe.close()
         engine.stop()
 
@@ -203,8 +203,8 @@ def test_the_path_that_answers_is_remembered() -> None:
         probe = EndpointProbe(it, engine.url)
 
         async def asks() -> tuple[Readiness, list[str]]:
-            engine.heard.clear()
-            return await probe.check(), [received.line.split()[1] for received in engine.heard]
+            engine.received.clear()
+            return await probe.check(), [received.line.split()[1] for received in engine.received]
 
         assert await asks() == (Readiness.READY, ["/health", "/api/models"])
         assert await asks() == (Readiness.READY, ["/api/models"])
@@ -223,7 +223,7 @@ def test_the_path_that_answers_is_remembered() -> None:
 def test_models_and_load_are_asked_for() -> None:
     """The models of an OpenAI engine, and its load where the rules enable it, are requested with the engine's key."""
 
-    async def answer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         bodies = {"/v1/models": b'{"data": [{"id": "llama"}]}', "/metrics": b"vllm:num_requests_running 3\n"}
         body = bodies[received.line.split()[1]]
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -234,12 +234,12 @@ def test_models_and_load_are_asked_for() -> None:
         probe = EndpointProbe(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
         assert await probe.models() == {"llama"}
         assert await probe.load() == Load(3)
-        assert {received.value("authorization") for received in engine.heard} == {"Bearer secret"}
+        assert {received.value("authorization") for received in engine.received} == {"Bearer secret"}
         await probe.close()
         silent = EndpointProbe(spec(engine.url), engine.url)
         assert (await silent.models(), await silent.load()) == (None, None)
         await silent.close()
-        assert len(engine.heard) == 2
+        assert len(engine.received) == 2
         engine.stop()
 
     run(whole())
@@ -249,7 +249,7 @@ def test_models_and_load_are_asked_for() -> None:
 def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
     """Triton's metrics are at another port of the same host, for gRPC endpoints too."""
 
-    async def answer(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         body = b'nv_inference_pending_request_count{model="m"} 4\n'
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
@@ -260,7 +260,7 @@ def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
         url = f"{scheme}://127.0.0.1:1"
         probe = EndpointProbe(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
         assert await probe.load() == Load(0, 4)
-        assert engine.heard[0].line == "GET /metrics?x=1 HTTP/1.1"
+        assert engine.received[0].line == "GET /metrics?x=1 HTTP/1.1"
         assert await probe.models() is None
         await probe.close()
         await until(lambda: engine.num_open == 0)
@@ -323,8 +323,8 @@ def test_by_rest(script: Any, found: Readiness) -> None:
         await engine.start()
         probe = EndpointProbe(spec(engine.url, is_silent=script is never), engine.url)
         assert await probe.check() is found
-        assert engine.heard[0].line == "GET /v2/health/ready HTTP/1.1"
-        assert engine.heard[0].value("authorization") == "Bearer secret"
+        assert engine.received[0].line == "GET /v2/health/ready HTTP/1.1"
+        assert engine.received[0].value("authorization") == "Bearer secret"
         await probe.close()
         engine.stop()
 

@@ -209,7 +209,7 @@ def test_one_engine_of_both_protocols(tmp_path: Path) -> None:
             client = await it.grpc()
             assert (await client.ask(request())).status == 0
             assert (await it.ask(post())).status == 200
-            assert (len(rest.heard), len(grpc.calls)) == (1, 1)
+            assert (len(rest.received), len(grpc.calls)) == (1, 1)
             assert it.requests() == {200: 2} and len(it.endpoints()) == 1
         rest.stop()
         await grpc.stop()

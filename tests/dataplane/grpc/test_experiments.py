@@ -333,11 +333,11 @@ def test_calls_to_rest_engines_and_rest_to_grpc_engines_count(tmp_path: Path) ->
                 assert reply.status == 200
                 assert reply.headers["x-pointsman-arm"] == call.value("x-pointsman-arm")
             assert [sum(arm(it.plane, name).requests) for name in ("old", "new")] == [
-                len(rest.heard),
-                40 - len(rest.heard),
+                len(rest.received),
+                40 - len(rest.received),
             ]
             assert total(it, "requests") == sum(sum(arm(it.plane, name).latency.count) for name in ("old", "new"))
-            assert 0 < len(rest.heard) < 40
+            assert 0 < len(rest.received) < 40
         rest.stop()
         await grpc.stop()
 

@@ -107,7 +107,7 @@ def test_a_call_that_is_converted_counts_once(tmp_path: Path) -> None:
             client = await it.grpc()
             reply = [(await client.ask(request())).status for _ in range(4)]
             assert reply[3] == EXHAUSTED and EXHAUSTED not in reply[:3]
-            assert len(engine.heard) == 3
+            assert len(engine.received) == 3
         engine.stop()
 
     run(whole())

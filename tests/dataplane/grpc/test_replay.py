@@ -107,7 +107,7 @@ def test_inputs_are_told_as_they_had_come(tmp_path: Path, speaks: str, ways: str
             at = await begun(it, ways)
             put_down(it, at)
             assert await asked(it, "grpc", 4) == 10
-            assert it[2][1 - at].sums.heard == [1, 2, 3, 4]
+            assert it[2][1 - at].sums.received == [1, 2, 3, 4]
             assert await asked(it, "rest", 5, end=True) == 15
             assert it[0].plane.affinity.book.counts.sequences_moved.total() == 1
 

@@ -15,7 +15,7 @@ from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import STREAM, GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, answers, grpc_rules, grpc_stage, many, request
 from tests.dataplane.grpc.test_stream_call import got
-from tests.dataplane.stage import Engine, Heard, run, until
+from tests.dataplane.stage import Engine, ReceivedRequest, run, until
 
 INVALID_ARGUMENT, DEADLINE, NOT_FOUND, EXHAUSTED, UNAVAILABLE = 3, 4, 5, 8, 14
 
@@ -39,7 +39,7 @@ class Model:
         self.decoupled = decoupled
         self.answer = answer or self.infer
 
-    async def __call__(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def __call__(self, engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         path = received.line.split(" ")[1]
         if path.endswith("/config"):
             writer.write(reply({"name": "m", "model_transaction_policy": {"decoupled": self.decoupled}}))
@@ -52,7 +52,7 @@ class Model:
         else:
             writer.write(reply({"error": "not here"}, 404))
 
-    async def infer(self, engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def infer(self, engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         requested = json.loads(
             received.body[: int(received.value("inference-header-content-length") or len(received.body))]
         )
@@ -77,8 +77,8 @@ def scene(tmp_path: Path, play: Any, scripts: dict[str, Any], options: str = "",
     run(whole())
 
 
-def asked(engine: Engine) -> list[Heard]:
-    return [received for received in engine.heard if received.line.startswith("POST")]
+def asked(engine: Engine) -> list[ReceivedRequest]:
+    return [received for received in engine.received if received.line.startswith("POST")]
 
 
 # Unary
@@ -92,7 +92,7 @@ def test_an_inference(tmp_path: Path) -> None:
         assert call.status == 0
         assert service_pb2.ModelInferResponse.FromString(call.messages[0]).id == "7"
         assert (call.value("x-pointsman-engine"), call.value("x-request-id")) == ("m", "r")
-        (received,) = engine.heard
+        (received,) = engine.received
         assert received.line == "POST /v2/models/m/infer HTTP/1.1"
         assert (received.value("x-mine"), received.value("x-request-id"), received.value("grpc-encoding")) == (
             "1",
@@ -104,34 +104,34 @@ def test_an_inference(tmp_path: Path) -> None:
     scene(tmp_path, play, {"m": Model()})
 
 
-async def closes(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def closes(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.transport.abort()
 
 
-async def cuts(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def cuts(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(reply({"model_name": "m"})[:-3])
     await writer.drain()
     writer.close()
 
 
-async def no_json(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def no_json(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(reply(b"<html>"))
 
 
-async def wrong_json(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def wrong_json(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(reply({"outputs": 5}))
 
 
-async def lying_length(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def lying_length(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     body = b'{"outputs":[]}'
     writer.write(b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: abc\r\nContent-Length: 14\r\n\r\n" + body)
 
 
-async def refuses(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def refuses(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(reply({"error": "no such model"}, 404))
 
 
-async def busy(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+async def busy(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
     writer.write(reply(b"", 503))
 
 
@@ -177,7 +177,7 @@ def test_messages_that_cannot_be_said_in_rest(tmp_path: Path) -> None:
             assert call.status == INVALID_ARGUMENT, message
         call = await client.ask(request("m", model_version="first"))
         assert call.status == INVALID_ARGUMENT
-        assert not engine.heard
+        assert not engine.received
         call = client.call(STREAM)
         await call.send(b"\x0a\x01m\x2a\x03\xff\xff\xff", infer("m", "2"), ended=True)
         assert (await call.over()).status == 0
@@ -209,7 +209,7 @@ def test_a_model_without_a_name(tmp_path: Path) -> None:
 def test_deadlines(tmp_path: Path) -> None:
     """A deadline ends the call and the engine's connection."""
 
-    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         await reader.read()
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
@@ -228,7 +228,7 @@ def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
     """The engine's connection is closed at once, which is how HTTP/1.1 cancels a request."""
     gone = asyncio.Event()
 
-    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         await reader.read()
         gone.set()
 
@@ -246,13 +246,13 @@ def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
 
 
 def test_a_client_that_leaves_while_the_model_is_asked_about(tmp_path: Path) -> None:
-    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         await reader.read()
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = client.call(STREAM)
         await call.send(infer())
-        await until(lambda: engine.heard)
+        await until(lambda: engine.received)
         call.reset()
         await until(lambda: engine.num_open == 0)
 
@@ -275,7 +275,7 @@ def test_messages_of_one_model_are_asked_in_turn(tmp_path: Path) -> None:
 def test_an_error_leaves_no_gap(tmp_path: Path) -> None:
     """After a message has failed, the responses to later messages of both models are not held back."""
 
-    async def fails_once(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def fails_once(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         if b'"1"' in received.body:
             writer.write(reply({"error": "not this one"}, 400))
         else:
@@ -297,7 +297,7 @@ def test_a_decoupled_model(tmp_path: Path) -> None:
     """A decoupled model's events become responses one by one, error events too; a broken event stream ends with an
     error."""
 
-    async def events(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def events(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         assert "/generate_stream" in received.line
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for event in (
@@ -336,7 +336,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
     event = b'data: {"text_output": "' + b"x" * 40_000 + b'"}\n\n'
     sent = [0]
 
-    async def events(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def events(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(500):
             writer.write(b"%x\r\n%b\r\n" % (len(event), event))

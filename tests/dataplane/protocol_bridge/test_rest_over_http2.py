@@ -15,7 +15,7 @@ from h2.errors import ErrorCodes
 from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage
 from tests.dataplane.protocol_bridge.test_rest_to_grpc import GENERATE, INFER, STREAM_PATH, answer, metadata, text
-from tests.dataplane.stage import Engine, Heard, run, until
+from tests.dataplane.stage import Engine, ReceivedRequest, run, until
 
 
 def scene(tmp_path: Path, play: Any, script: Any = None, **more: Any) -> None:
@@ -53,7 +53,7 @@ def test_an_inference(tmp_path: Path) -> None:
         )
         assert (status(call), bytes(call.data)) == (200, b'{"ok":true}')
         assert call.value("connection") is None and call.value("x-pointsman-engine") == "it"
-        (received,) = engine.heard
+        (received,) = engine.received
         assert received.line == "POST /v2/models/m/infer HTTP/1.1" and received.body == b"{}"
         assert received.value("x-mine") == "1" and received.value("content-length") == "2"
 
@@ -64,7 +64,7 @@ def test_many_at_a_time(tmp_path: Path) -> None:
     """A request does not wait for earlier ones."""
     go_on = asyncio.Event()
 
-    async def slow(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def slow(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         if b"wait" in received.body:
             await go_on.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received.body), received.body))
@@ -160,7 +160,7 @@ def test_a_body_in_pieces(tmp_path: Path) -> None:
         for at in range(0, len(body), 100_000):
             await call.send_raw(body[at : at + 100_000], ended=at + 100_000 >= len(body))
         assert status(await call.over()) == 200
-        assert engine.heard[0].body == body
+        assert engine.received[0].body == body
 
     scene(tmp_path, play)
 
@@ -169,7 +169,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
     """While the engine does not read, the client's window stays closed, so that memory does not hold the whole body."""
     go_on = asyncio.Event()
 
-    async def slow(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def slow(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         await go_on.wait()
         await reader.readexactly(int(received.value("content-length") or 0))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -193,7 +193,7 @@ def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
 def test_an_engine_that_answers_early(tmp_path: Path) -> None:
     """The reply comes before the body is complete; then the client's stream is reset."""
 
-    async def early(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def early(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
         await writer.drain()
         writer.close()
@@ -217,7 +217,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
     """Once the client has read the reply, the rest of its request is not needed: the stream ends."""
     size = 100_000
 
-    async def early(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def early(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
 
     async def whole() -> None:
@@ -242,14 +242,14 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
 def test_a_client_that_leaves(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
-    async def silent(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def silent(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         await reader.read()
         gone.set()
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
         call = client.request("POST", "/v2/models/m/infer")
         await call.send_raw(b"{}", ended=True)
-        await until(lambda: engine.heard)
+        await until(lambda: engine.received)
         call.reset()
         await asyncio.wait_for(gone.wait(), 30)
         assert it.errors() == {"client_gone": 1}
@@ -261,7 +261,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
     """A client that does not read pauses its engine; other streams on the same connection continue."""
     size, sent = 30_000_000, [0]
 
-    async def long(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def long(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         if b"long" not in received.body:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             return
@@ -287,7 +287,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
 def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
     """The stream is reset, so that the client can detect the incomplete reply."""
 
-    async def cuts(engine: Engine, received: Heard, reader: Any, writer: Any) -> None:
+    async def cuts(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
         await writer.drain()
         writer.close()

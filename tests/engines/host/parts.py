@@ -29,7 +29,7 @@ def ints(name: str, *values: int, shape: tuple[int, ...] | None = None) -> Tenso
     )
 
 
-class Asked:
+class ObservedRequest:
     """A call that stores its responses."""
 
     def __init__(self, request: InferRequest) -> None:

@@ -19,7 +19,7 @@ from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
-from tests.engines.host.parts import Asked, FakeInstance, config_of, ints, spec_of
+from tests.engines.host.parts import FakeInstance, ObservedRequest, config_of, ints, spec_of
 
 ECHO = """
     name: "echo" max_batch_size: 4
@@ -61,8 +61,8 @@ class Stage:
     async def _finish(self) -> None:
         self.is_finished = True
 
-    def send_request(self, *inputs: TensorData, id: str = "") -> Asked:
-        sent = Asked(InferRequest(self.model.name, id=id, inputs=inputs))
+    def send_request(self, *inputs: TensorData, id: str = "") -> ObservedRequest:
+        sent = ObservedRequest(InferRequest(self.model.name, id=id, inputs=inputs))
         self.model.submit(sent.call)
         return sent
 
@@ -270,7 +270,9 @@ def test_the_steps_of_a_traced_ensemble_are_traced_with_it(tmp_path: Path) -> No
             finish=stage._finish,
             is_ensemble=True,
         )
-        sent = Asked(InferRequest("chain", id="r", inputs=(ints("x", 1),), trace={"traceparent": "00-a-b-01"}))
+        sent = ObservedRequest(
+            InferRequest("chain", id="r", inputs=(ints("x", 1),), trace={"traceparent": "00-a-b-01"})
+        )
         ensemble.submit(sent.call)
         for _ in range(2):
             assert stage.instance.batches[-1][0].request.trace == {"traceparent": "00-a-b-01"}

@@ -20,7 +20,7 @@ from engines.repository.states import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message
-from tests.engines.host.parts import Asked, ints
+from tests.engines.host.parts import ObservedRequest, ints
 from tests.engines.host.test_model import ECHO, Stage
 
 
@@ -177,7 +177,7 @@ def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
         assert await refused(service, "ServerReady") == (ErrorCode.UNAVAILABLE, "Server exiting")
         assert await refused(service, "ModelConfig", name="echo") == (ErrorCode.UNAVAILABLE, "Server not ready")
         assert (await service.rpc("ServerLive", sent("ServerLive"))).live
-        request = Asked(InferRequest("echo", inputs=(ints("x", 1),)))
+        request = ObservedRequest(InferRequest("echo", inputs=(ints("x", 1),)))
         service.infer(request.call)
         assert not request.is_over
         request.call.fail(EngineError(ErrorCode.INTERNAL, ""))
@@ -193,7 +193,7 @@ def test_inferences_go_to_their_model(tmp_path: Path) -> None:
             (InferRequest("m"), "Request for unknown model: 'm' is not found"),
             (InferRequest("echo", "9"), "Request for unknown model: 'echo' version 9 is not found"),
         ):
-            sent_ = Asked(request)
+            sent_ = ObservedRequest(request)
             service.infer(sent_.call)
             assert sent_.error == text
 

@@ -4,10 +4,10 @@
 from collections.abc import Callable, Mapping
 
 from tests.llm.clients import of_anthropic, of_grpc, of_openai, of_v2
-from tests.llm.clients.values import Asked, Inferred, Tensor, Told
+from tests.llm.clients.values import Inferred, Tensor, TextRequest, TextResult
 from tests.support.child import Child
 
-Ask = Callable[[Child, Asked], Told]
+Ask = Callable[[Child, TextRequest], TextResult]
 Infer = Callable[[Child, str, Tensor, str], Inferred]  # gateway, model, input, the request's id
 
 # Front, as `pairs.FRONTS` names it -> its client function.

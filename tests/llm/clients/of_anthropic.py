@@ -6,7 +6,7 @@ from typing import Any
 
 import anthropic
 
-from tests.llm.clients.values import PROMPT, TIMEOUT_SECONDS, Asked, RefusedError, Told, gathered, words
+from tests.llm.clients.values import PROMPT, TIMEOUT_SECONDS, RefusedError, TextRequest, TextResult, gathered, words
 from tests.support.child import Child
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -24,7 +24,7 @@ def connected(gateway: Child) -> Iterator[anthropic.Anthropic]:
             raise RefusedError(error.status_code, words(error.body), error.response.json()) from error
 
 
-def ask_messages(gateway: Child, asked: Asked) -> Told:
+def ask_messages(gateway: Child, asked: TextRequest) -> TextResult:
     with connected(gateway) as client:
         given: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": asked.max_tokens}
         given |= asked.options
@@ -38,7 +38,7 @@ def ask_messages(gateway: Child, asked: Asked) -> Told:
             reply, headers = raw.parse(), raw.headers
             pieces = [block.text for block in reply.content if block.type == "text"]
     used = reply.usage
-    return Told(
+    return TextResult(
         pieces,
         _REASONS[reply.stop_reason],
         used.input_tokens + (used.cache_read_input_tokens or 0),

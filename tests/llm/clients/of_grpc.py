@@ -11,11 +11,20 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.llm.clients.of_v2 import inputs, outputs_of, told_by
-from tests.llm.clients.values import TIMEOUT_SECONDS, Asked, Inferred, LeftError, RefusedError, Tensor, Told, gathered
+from tests.llm.clients.values import (
+    TIMEOUT_SECONDS,
+    Inferred,
+    LeftError,
+    RefusedError,
+    Tensor,
+    TextRequest,
+    TextResult,
+    gathered,
+)
 from tests.support.child import Child
 
 
-def ask_model_infer(gateway: Child, asked: Asked) -> Told:
+def ask_model_infer(gateway: Child, asked: TextRequest) -> TextResult:
     return _told([_infer(gateway, asked.model, inputs(asked, triton.InferInput), asked.id)])
 
 
@@ -23,7 +32,7 @@ def infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
     return _inferred(_infer(gateway, model, [_input(tensor)], id))
 
 
-def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
+def ask_model_stream_infer(gateway: Child, asked: TextRequest) -> TextResult:
     """Send one request on a stream."""
     given = inputs(asked, triton.InferInput)
     return _told(_stream_infer(gateway, asked.model, given, asked.id, asked))
@@ -31,7 +40,7 @@ def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
 
 def stream_infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
     """All of the responses as one."""
-    results = _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
+    results = _stream_infer(gateway, model, [_input(tensor)], id, TextRequest(model))
     output = [_inferred(result) for result in results if result.get_response().outputs]
     return replace(output[0], array=np.concatenate([each.array for each in output]))
 
@@ -44,7 +53,7 @@ def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:
             raise _refused(error) from error
 
 
-def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, asked: Asked) -> list[Any]:
+def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, asked: TextRequest) -> list[Any]:
     """All responses to one request, up to the end of the stream, or until the client leaves."""
     came: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
@@ -74,7 +83,7 @@ def _results(came: queue.SimpleQueue[tuple[Any, Any]]) -> Iterator[Any]:
         yield result
 
 
-def _told(results: Sequence[Any]) -> Told:
+def _told(results: Sequence[Any]) -> TextResult:
     replies = []
     for result in results:
         response, outputs = result.get_response(), outputs_of(result)

@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from tests.llm.clients.values import PROMPT, TIMEOUT_SECONDS, Asked, RefusedError, Told, gathered, words
+from tests.llm.clients.values import PROMPT, TIMEOUT_SECONDS, RefusedError, TextRequest, TextResult, gathered, words
 from tests.support.child import Child
 
 
@@ -22,7 +22,7 @@ def connected(gateway: Child) -> Iterator[openai.OpenAI]:
             raise RefusedError(error.status_code, words(error.body), error.response.json()) from error
 
 
-def ask_chat(gateway: Child, asked: Asked) -> Told:
+def ask_chat(gateway: Child, asked: TextRequest) -> TextResult:
     with connected(gateway) as client:
         given: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": asked.max_tokens}
         create = client.chat.completions.with_raw_response.create
@@ -36,7 +36,7 @@ def ask_chat(gateway: Child, asked: Asked) -> Told:
         return _told([message.content or ""], reply.choices[0].finish_reason, reply, reply.usage, raw, calls, thoughts)
 
 
-def ask_completions(gateway: Child, asked: Asked) -> Told:
+def ask_completions(gateway: Child, asked: TextRequest) -> TextResult:
     with connected(gateway) as client:
         given: dict[str, Any] = {"prompt": PROMPT, "max_tokens": asked.max_tokens}
         create = client.completions.with_raw_response.create
@@ -49,7 +49,7 @@ def ask_completions(gateway: Child, asked: Asked) -> Told:
         return _told([choice.text], choice.finish_reason, reply, reply.usage, raw, (), thoughts)
 
 
-def _streamed(create: Any, asked: Asked, given: dict[str, Any], delta_of: Callable[[Any], Any]) -> Told:
+def _streamed(create: Any, asked: TextRequest, given: dict[str, Any], delta_of: Callable[[Any], Any]) -> TextResult:
     more = {"stream": True, "stream_options": {"include_usage": True}}
     raw = create(model=asked.model, **given | more | dict(asked.options))
 
@@ -81,12 +81,12 @@ def _told(
     raw: Any,
     calls: Sequence[tuple[str, Any]] = (),
     thoughts: str = "",
-) -> Told:
+) -> TextResult:
     counts = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
-    return Told(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
+    return TextResult(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
 
 
-def ask_responses(gateway: Child, asked: Asked) -> Told:
+def ask_responses(gateway: Child, asked: TextRequest) -> TextResult:
     with connected(gateway) as client:
         given = {"input": PROMPT, "max_output_tokens": asked.max_tokens, **asked.options}
         raw = client.responses.with_raw_response.create(model=asked.model, stream=asked.streams, **given)
@@ -109,7 +109,7 @@ def ask_responses(gateway: Child, asked: Asked) -> Told:
             for part in [*item.summary, *(item.content or ())]
         )
         counts = (reply.usage.input_tokens, reply.usage.output_tokens) if reply.usage else (None, None)
-        return Told(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
+        return TextResult(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
 
 
 def _delta(event: Any) -> str:

@@ -12,11 +12,11 @@ from tritonclient.utils import InferenceServerException
 from tests.llm.clients.values import (
     PROMPT,
     TIMEOUT_SECONDS,
-    Asked,
     Inferred,
     RefusedError,
     Tensor,
-    Told,
+    TextRequest,
+    TextResult,
     gathered,
     words,
 )
@@ -30,7 +30,7 @@ _FLAGS = ("return_finish_reason", "return_num_input_tokens", "return_num_output_
 NUMPY = {"BYTES": np.object_, "BOOL": np.bool_, "INT32": np.int32, "FP32": np.float32}
 
 
-def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
+def fields(asked: TextRequest) -> dict[str, tuple[str, Any]]:
     """The inputs of a V2 request: name -> datatype and value."""
     text: dict[str, tuple[str, Any]] = {"text_input": ("BYTES", PROMPT)}
     match asked.tensors:
@@ -45,7 +45,7 @@ def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
     return text | {name: ("BYTES", value) for name, value in asked.options.items() if name != "sampling"}
 
 
-def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
+def inputs(asked: TextRequest, make: Any, **how: Any) -> list[Any]:
     """The same inputs as a tritonclient's."""
     shape = [1, 1] if asked.tensors == "trtllm" else [1]
     made = []
@@ -56,12 +56,12 @@ def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
     return made
 
 
-def told_by(replies: Sequence[Mapping[str, Any]], headers: Mapping[str, str]) -> Told:
+def told_by(replies: Sequence[Mapping[str, Any]], headers: Mapping[str, str]) -> TextResult:
     """The result of replies, each of them name -> value."""
     reasons = [reply["finish_reason"] for reply in replies if reply.get("finish_reason") not in (None, "None")]
     prompt_tokens = [reply["num_input_tokens"] for reply in replies if "num_input_tokens" in reply]
     counts = [reply["num_output_tokens"] for reply in replies if "num_output_tokens" in reply]
-    return Told(
+    return TextResult(
         [reply["text_output"] for reply in replies if reply["text_output"]],
         reasons[-1] if reasons else "",
         prompt_tokens[-1] if prompt_tokens else None,
@@ -83,7 +83,7 @@ def outputs_of(result: Any) -> dict[str, Any]:
     return found
 
 
-def ask_generate(gateway: Child, asked: Asked) -> Told:
+def ask_generate(gateway: Child, asked: TextRequest) -> TextResult:
     """Call generate or, if `asked.streams`, generate_stream."""
     url = f"{gateway.http_url}/v2/models/{asked.model}/generate{'_stream' if asked.streams else ''}"
     body = {name: value for name, (_, value) in fields(asked).items()} | ({"id": asked.id} if asked.id else {})
@@ -101,7 +101,7 @@ def ask_generate(gateway: Child, asked: Asked) -> Told:
         return told_by(events, dict(reply.headers))
 
 
-def ask_infer_stream(gateway: Child, asked: Asked) -> Told:
+def ask_infer_stream(gateway: Child, asked: TextRequest) -> TextResult:
     """Call MLServer's infer_stream, which has no client library: infer's JSON in, an infer response in each event."""
     tensors = [
         {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
@@ -115,12 +115,14 @@ def ask_infer_stream(gateway: Child, asked: Asked) -> Told:
 def infer_stream(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
     data = [each.decode() if isinstance(each, bytes) else each for each in tensor.array.reshape(-1).tolist()]
     report = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.array.shape), "data": data}
-    replies = _infer_stream(gateway, model, [report], Asked(model, id=id))
+    replies = _infer_stream(gateway, model, [report], TextRequest(model, id=id))
     found = [element for reply in replies for element in reply["outputs"][0]["data"]]
     return Inferred(np.array(found), replies[0]["model_name"], replies[0]["id"])
 
 
-def _infer_stream(gateway: Child, model: str, tensors: list[dict[str, Any]], asked: Asked) -> list[dict[str, Any]]:
+def _infer_stream(
+    gateway: Child, model: str, tensors: list[dict[str, Any]], asked: TextRequest
+) -> list[dict[str, Any]]:
     url = f"{gateway.http_url}/v2/models/{model}/infer_stream"
     with plain_http.stream("POST", url, json={"id": asked.id, "inputs": tensors}, timeout=TIMEOUT_SECONDS) as reply:
         if reply.status_code != 200:
@@ -138,7 +140,7 @@ def _connected(gateway: Child) -> Any:
     return closing(triton.InferenceServerClient(f"127.0.0.1:{gateway.http_port}", network_timeout=TIMEOUT_SECONDS))
 
 
-def ask_infer(gateway: Child, asked: Asked, *, is_binary: bool = False) -> Told:
+def ask_infer(gateway: Child, asked: TextRequest, *, is_binary: bool = False) -> TextResult:
     names = OUTPUTS if asked.tensors == "vllm" else OUTPUTS[:1]
     outputs = [triton.InferRequestedOutput(name, binary_data=is_binary) for name in names]
     given = inputs(asked, triton.InferInput, binary_data=is_binary)
@@ -152,7 +154,7 @@ def ask_infer(gateway: Child, asked: Asked, *, is_binary: bool = False) -> Told:
     return told_by([head | outputs_of(result)], {})
 
 
-def ask_infer_binary(gateway: Child, asked: Asked) -> Told:
+def ask_infer_binary(gateway: Child, asked: TextRequest) -> TextResult:
     return ask_infer(gateway, asked, is_binary=True)
 
 

@@ -11,7 +11,7 @@ PROMPT = "one two"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TextRequest:
     """A request for a text that continues or answers PROMPT.
 
     `options` are fields of the client's own dialect, put into its request unchanged. `tensors` names the inputs that a
@@ -29,7 +29,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TextResult:
     """A client's result. `pieces` are its text as it came, one piece unless streamed; None and "" stand for what the
     reply lacks."""
 
@@ -85,7 +85,7 @@ class LeftError(Exception):
         self.pieces = pieces
 
 
-def gathered(events: Iterable[Any], text_of: Any, asked: Asked) -> list[Any]:
+def gathered(events: Iterable[Any], text_of: Any, asked: TextRequest) -> list[Any]:
     """All events of a stream.
 
     Raises: LeftError once `leave_after` of them have text.

@@ -21,14 +21,14 @@ class Answering:
     def __init__(self, dialect, events: Sequence[Event]) -> None:
         self._read, self._writer = dialect
         self._events = events
-        self.asked: Generation | None = None
+        self.requested: Generation | None = None
         self.bodies: list[bytes] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.bodies.append(request.content)
-        self.asked = self._read(request.content)
-        writer = self._writer(self.asked, id="the-id", created=1700000000, model="the-model")
-        if self.asked.stream:
+        self.requested = self._read(request.content)
+        writer = self._writer(self.requested, id="the-id", created=1700000000, model="the-model")
+        if self.requested.stream:
             body = b"".join(writer.feed([event]) for event in self._events) + writer.end()
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
         status, body = writer.whole(self._events)

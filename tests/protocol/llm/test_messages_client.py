@@ -60,7 +60,7 @@ def test_text(stream):
     usage = message.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (4, 8, 2)
     hi = (Message("user", (Text("Hi"),)),)
-    assert answering.asked == Generation("m", None, hi, (), {"max_tokens": 5}, stream, include_usage=stream)
+    assert answering.requested == Generation("m", None, hi, (), {"max_tokens": 5}, stream, include_usage=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -92,7 +92,7 @@ def test_redacted_thinking():
         client, answering = anthropic_client(TEXT)
         turn = {"role": "assistant", "content": message.content}
         client.messages.create(**{**ASKED, "messages": [*ASKED["messages"], turn, {"role": "user", "content": "b"}]})
-        assert answering.asked.messages[1].parts[0].signature == "redacted_thinking:xyz"
+        assert answering.requested.messages[1].parts[0].signature == "redacted_thinking:xyz"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_whole_conversation():
         system="Be brief.",
         stop_sequences=["END"],
     )
-    sent = answering.asked
+    sent = answering.requested
     assert [message.role for message in sent.messages] == ["system", "user", "assistant", "tool"]
     assert sent.messages[2].tool_calls[0].arguments == '{"city":"Rome"}'
     assert (sent.messages[3].tool_call_id, sent.messages[3].text) == ("call_1", "Sun")

@@ -68,7 +68,7 @@ def test_text(stream):
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (12, 2, 14)
     assert usage.input_tokens_details.cached_tokens == 8
     hi = (Message("user", (Text("Hi"),)),)
-    assert answering.asked == Generation("m", None, hi, (), {}, stream, include_usage=stream)
+    assert answering.requested == Generation("m", None, hi, (), {}, stream, include_usage=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -156,7 +156,7 @@ def test_logprobs(stream):
     [logprob] = response.output[0].content[0].logprobs
     assert (logprob.token, logprob.logprob, logprob.bytes) == ("a", -0.5, [97])
     assert [(one.token, one.bytes) for one in logprob.top_logprobs] == [("a", [97])]
-    assert answering.asked.options == {"logprobs": 1}
+    assert answering.requested.options == {"logprobs": 1}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_second_turn():
     results = [{"type": "function_call_output", "call_id": call, "output": "x"} for call in ("call_1", "call_2")]
     given = [{"role": "user", "content": "Hi"}, *response.output, *results]
     client.responses.create(model="m", input=given, tools=[WEATHER], instructions="Be brief.", store=True)
-    sent = answering.asked
+    sent = answering.requested
     assert [message.role for message in sent.messages] == ["system", "user", "assistant", "tool", "tool"]
     turn = sent.messages[2]
     assert (turn.parts[0].text, turn.parts[0].signature, turn.text) == ("I must look.", "proof", "Looking.")
@@ -208,5 +208,5 @@ def test_parsed_text():
     client, answering = openai_client([Started(), TextDelta('{"name":"Rome"}'), Finished(), TokenUsage(1, 1)])
     response = client.responses.parse(model="m", input="Hi", text_format=City)
     assert response.output_parsed == City(name="Rome")
-    form = answering.asked.options["response_format"]
+    form = answering.requested.options["response_format"]
     assert (form["type"], form["json_schema"]["name"], form["json_schema"]["strict"]) == ("json_schema", "City", True)

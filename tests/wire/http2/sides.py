@@ -18,7 +18,7 @@ OPENING = frames.PREFACE + SETTINGS
 
 
 @dataclass
-class Heard:
+class ReceivedStream:
     """The events that the receiver of one stream got."""
 
     stream: Stream
@@ -45,7 +45,7 @@ class Side:
 
     def __post_init__(self) -> None:
         self.http2 = Http2Connection(self, self.limits, is_client=self.is_client)
-        self.heard: dict[int, Heard] = {}
+        self.received: dict[int, ReceivedStream] = {}
         self.sent = b""
         self.num_closed = 0
         self.num_farewells = 0
@@ -64,17 +64,17 @@ class Side:
         self.sent += data
         return data
 
-    def open(self, fields: list[Field] = REQUEST, *, ended: bool = False) -> Heard:
+    def open(self, fields: list[Field] = REQUEST, *, ended: bool = False) -> ReceivedStream:
         stream = self.http2.open_stream(self)
-        received = self.heard[stream.id] = Heard(stream)
+        received = self.received[stream.id] = ReceivedStream(stream)
         stream.send_headers(CachedHeaders(fields), ended=ended)
         return received
 
     # As the connection's owner
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        assert stream.id not in self.heard
-        self.heard[stream.id] = Heard(stream, block.fields, ended=ended)
+        assert stream.id not in self.received
+        self.received[stream.id] = ReceivedStream(stream, block.fields, ended=ended)
         stream.receiver = self
 
     def stream_closed(self) -> None:
@@ -120,8 +120,8 @@ class Side:
     def drained(self, stream: Stream) -> None:
         self._listen(stream).num_drained += 1
 
-    def _listen(self, stream: Stream) -> Heard:
-        received = self.heard[stream.id]
+    def _listen(self, stream: Stream) -> ReceivedStream:
+        received = self.received[stream.id]
         assert received.stream is stream and received.reset is None
         return received
 

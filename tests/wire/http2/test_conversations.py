@@ -46,7 +46,7 @@ class Answering(Side):
 
     def answer(self, stream: Any) -> None:
         stream.send_headers(CachedHeaders(REPLY))
-        stream.send_data(self.heard[stream.id].body)
+        stream.send_data(self.received[stream.id].body)
         stream.send_trailers(CachedHeaders(TRAILERS))
 
 
@@ -121,7 +121,7 @@ def fed(make: Callable[[], Side], pieces: Iterable[bytes]) -> tuple[Any, ...]:
     side.take()
     assert side.http2.failed is None
     return (
-        {stream_id: received.outcome for stream_id, received in side.heard.items()},
+        {stream_id: received.outcome for stream_id, received in side.received.items()},
         side.num_closed,
         side.num_farewells,
     )
@@ -207,10 +207,10 @@ def test_long_fields_in_both_directions() -> None:
     side, peer_ = Answering(is_client=False), peer(is_client=True)
     peer_.send_headers(1, REQUEST + long, end_stream=True)
     exchange(side, peer_)
-    assert side.heard[1].fields == REQUEST + long
+    assert side.received[1].fields == REQUEST + long
     peer_.send_headers(3, REQUEST)
     exchange(side, peer_)
-    side.heard[3].stream.send_headers(CachedHeaders(REPLY + long))
+    side.received[3].stream.send_headers(CachedHeaders(REPLY + long))
     assert told(exchange(side, peer_), ResponseReceived)[0].headers == REPLY + long
 
 
@@ -230,7 +230,7 @@ def test_goaway_from_us() -> None:
     side.feed(data(1, b"one", ended=True), data(3, b"three", ended=True))
     sent = side.take()
     assert frames.goaway(3, 0) in sent and side.http2.failed is None
-    assert sorted(side.heard) == [1, 3] and not side.http2.streams
+    assert sorted(side.received) == [1, 3] and not side.http2.streams
     side.http2.leave(last_id=frames.MAX_WINDOW)
     side.http2.leave()
     assert side.take() == 2 * frames.goaway(3, 0)  # the last stream id never rises

@@ -51,7 +51,7 @@ def test_frames_that_bring_nothing(is_client: bool, first: bytes, again: bytes) 
     sent = side.take()
     assert errors(sent)[-1] == (0, CALM)
     assert len(sent) < 400_000 and not side.http2.streams
-    assert all(received.reset is not None for received in side.heard.values())
+    assert all(received.reset is not None for received in side.received.values())
 
 
 @pytest.mark.parametrize("again", [flood[2] for flood in FLOODS[:8]], ids=[flood[0] for flood in FLOODS[:8]])
@@ -70,7 +70,7 @@ def test_who_reads_much_may_acknowledge_much() -> None:
     proportion to the data."""
     side = server()
     side.feed(headers(1, ended=True))
-    stream = side.heard[1].stream
+    stream = side.received[1].stream
     stream.send_headers(CachedHeaders(REPLY))
     for _ in range(30_000):
         stream.send_data(b"a token.........")
@@ -85,8 +85,8 @@ def test_rapid_reset() -> None:
     for stream_id in range(1, 2 * MANY, 2):
         side.feed(headers(stream_id) + rst_stream(stream_id, 8))
     assert errors(side.take()) == [(0, CALM)]
-    assert len(side.heard) == 101 and side.num_closed == 100
-    assert not side.http2.streams and all(received.reset is not None for received in side.heard.values())
+    assert len(side.received) == 101 and side.num_closed == 100
+    assert not side.http2.streams and all(received.reset is not None for received in side.received.values())
 
 
 def test_resets_are_forgiven() -> None:
@@ -123,7 +123,7 @@ def test_made_you_reset(make: object) -> None:
         side.feed(make(stream_id))
     assert errors(side.take())[-1] == (0, CALM)
     assert side.http2.last_id == 201 and not side.http2.streams
-    assert all(received.reset is not None for received in side.heard.values())
+    assert all(received.reset is not None for received in side.received.values())
 
 
 def test_requests_beyond_the_limit() -> None:
@@ -133,14 +133,14 @@ def test_requests_beyond_the_limit() -> None:
         side.feed(headers(stream_id))
     refused = errors(side.take())
     assert refused[0] == (21, ErrorCode.REFUSED_STREAM) and refused[-1] == (0, CALM)
-    assert len(side.heard) == 10
+    assert len(side.received) == 10
 
 
 def test_frames_of_a_reset_stream() -> None:
     """A client that keeps sending on a reset stream loses its connection."""
     side = server(Http2Limits(max_resets=1 << 20))
     side.feed(OPEN)
-    side.heard[1].stream.reset()
+    side.received[1].stream.reset()
     side.feed(data(1, b"x") * MANY)
     assert errors(side.take()) == [(1, ErrorCode.CANCEL), (0, CALM)]
 
@@ -161,7 +161,7 @@ def test_continuation_flood(payload: bytes) -> None:
     for _ in range(1000):
         side.feed(frame(frames.CONTINUATION, 0, 1, payload))
     assert errors(side.take()) == [(0, CALM)]
-    assert not side.heard
+    assert not side.received
 
 
 def bomb(times: int) -> bytes:
@@ -187,7 +187,7 @@ def test_blocks_that_grow_as_they_are_read(block: bytes) -> None:
     side = server()
     side.feed(headers(1, block))
     assert errors(side.take()) == [(0, CALM)]
-    assert not side.heard
+    assert not side.received
 
 
 @pytest.mark.parametrize("update", [b"\x20", b"\x3f\xe1\x1f", b"\x20\x3f\xe1\x1f"])
@@ -195,7 +195,7 @@ def test_table_sizes_without_end(update: bytes) -> None:
     """RFC 7541 section 4.2: a block begins with at most two table size updates; the decoder tolerates a few more."""
     side = server()
     side.feed(headers(1, update * 2 + b"\x83\x86\x84", ended=True))
-    assert side.heard[1].ended
+    assert side.received[1].ended
     side.feed(headers(3, update * 10_000 + b"\x83\x86\x84"))
     assert errors(side.take()) == [(0, ErrorCode.COMPRESSION_ERROR)]
 
@@ -234,7 +234,7 @@ def test_what_is_remembered_of_blocks(kind: str, indexes: bool) -> None:
         block = encoder.encode([(*field, not indexes) for field in fields])
         stream_id = 2 * number + 1
         side.feed(headers(stream_id, block, ended=True))
-        assert side.heard.pop(stream_id).fields == fields
+        assert side.received.pop(stream_id).fields == fields
         side.http2.streams[stream_id].send_headers(CachedHeaders(REPLY), ended=True)
         side.take()
         side.sent = b""
@@ -246,7 +246,7 @@ def test_what_is_held_of_unfinished_frames() -> None:
     """An incomplete frame occupies no more memory than its announced length; DATA is delivered as it arrives."""
     side = server(Http2Limits(window_bytes=1 << 20))
     side.feed(OPEN, frame(frames.DATA, 0, 1, bytes(65_000))[:-1])
-    assert len(side.heard[1].body) == 64_999
+    assert len(side.received[1].body) == 64_999
     side.feed(b"x", frame(frames.HEADERS, END_HEADERS, 3, bytes(65_536))[:-1])
     assert held_bytes(side.http2._buffer, set()) < 70_000
     assert side.http2.failed is None

@@ -61,7 +61,7 @@ def is_consistent(side: Side) -> None:
         assert not http2.streams
         assert errors(side.sent.removeprefix(frames.PREFACE))[-1] == (0, http2.failed.code)
         assert side.sent.endswith(http2.failed.message.encode()[:256])
-    for stream_id, received in side.heard.items():
+    for stream_id, received in side.received.items():
         stream = received.stream
         is_over = received.reset is not None or (stream.is_sent and stream.peer_state is PeerState.ENDED)
         assert (stream_id in http2.streams) != is_over
@@ -91,7 +91,7 @@ def throw(make: Callable[[], Side], pieces: list[bytes]) -> Side:
     side.http2.unblock()
     side.http2.lose("the connection was lost")
     is_consistent(side)
-    assert all(received.reset is not None or received.ended for received in side.heard.values())
+    assert all(received.reset is not None or received.ended for received in side.received.values())
     return side
 
 
@@ -107,8 +107,8 @@ def test_any_frames(is_client: bool, sent: bytes, cuts: list[int]) -> None:
     whole = throw(make, [sent])
     pieces = throw(make, [sent[start:stop] for start, stop in pairwise(edges)])
     assert errors_of(whole) == errors_of(pieces)
-    for stream_id, received in whole.heard.items():
-        again = pieces.heard[stream_id]
+    for stream_id, received in whole.received.items():
+        again = pieces.received[stream_id]
         assert (received.fields, received.trailers, received.ended, received.reset) == (
             again.fields,
             again.trailers,
@@ -163,7 +163,7 @@ class Fickle(Side):
     """A receiver that resets all streams on every event."""
 
     def data_received(self, stream: object, data: bytes, ended: bool) -> None:
-        for received in self.heard.values():
+        for received in self.received.values():
             received.stream.reset()
             received.stream.send_headers(CachedHeaders(REPLY))
 

@@ -69,7 +69,7 @@ def test_what_opens_no_connection(section: str, sent: bytes) -> None:
     """A client's first bytes must be the preface and SETTINGS."""
     side = Side(is_client=False).feed(sent)
     assert errors(side.take()) == [(CONNECTION, PROTOCOL)]
-    assert side.http2.failed is not None and not side.heard
+    assert side.http2.failed is not None and not side.received
 
 
 @pytest.mark.parametrize("sent", [frame(SETTINGS, ACK, 0), frame(PING, 0, 0, bytes(8)), headers(1, REPLY)])
@@ -219,7 +219,7 @@ def test_what_clients_may_not_send(section: str, sent: bytes, stream_id: int, co
         assert side.take() == b""
         assert all(
             received.reset is not None
-            for received in side.heard.values()
+            for received in side.received.values()
             if received.stream.peer_state is not PeerState.ENDED
         )
 
@@ -334,18 +334,18 @@ def test_what_clients_may_send(section: str, sent: bytes) -> None:
     """An unusual legal frame is accepted or ignored, and the connection continues."""
     side = server().feed(sent)
     side.feed(headers(101, ended=True))
-    assert errors(side.take()) == [] and side.heard[101].ended
+    assert errors(side.take()) == [] and side.received[101].ended
 
 
 def test_what_was_on_its_way_when_the_stream_was_reset() -> None:
     """Section 5.1: frames sent before the peer received a reset are ignored, but still update windows and tables."""
     side = server().feed(OPEN)
-    side.heard[1].stream.reset()
+    side.received[1].stream.reset()
     side.take()
     indexed = literals(REQUEST) + b"\x40\x01a\x01b"
     side.feed(data(1, b"x"), window_update(1, 5), headers(1, indexed, ended=True), rst_stream(1, 8))
     side.feed(headers(3, literals(REQUEST) + b"\xbe", ended=True))
-    assert side.take() == b"" and side.heard[3].fields == [*REQUEST, (b"a", b"b")]
+    assert side.take() == b"" and side.received[3].fields == [*REQUEST, (b"a", b"b")]
 
 
 def test_reset_streams_are_forgotten_by_and_by() -> None:
@@ -353,7 +353,7 @@ def test_reset_streams_are_forgotten_by_and_by() -> None:
     side = server(Http2Limits(max_resets=5000))
     for stream_id in range(1, 6001, 2):
         side.feed(headers(stream_id))
-        side.heard[stream_id].stream.reset()
+        side.received[stream_id].stream.reset()
     side.take()
     side.feed(data(5999, b"x"))
     assert side.http2.failed is None

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.wire.http2.frames import rst_stream
 from gateway.wire.http2.peer_state import FAULTS, PeerEvent, PeerState
-from tests.wire.http2.sides import REPLY, Heard, Side, client, data, headers
+from tests.wire.http2.sides import REPLY, ReceivedStream, Side, client, data, headers
 
 FIELDS = [(b"a", b"b")]
 # Each state with all that may come in it: the flags of END_STREAM, and for the first fields interim ones.
@@ -40,7 +40,7 @@ EVENTS = {
 ALL = [(state, sent) for state, frames in FRAMES.items() for sent in frames]
 
 
-def stream_in(state: PeerState) -> tuple[Side, Heard]:
+def stream_in(state: PeerState) -> tuple[Side, ReceivedStream]:
     """A client whose engine's half of stream 1 is in this state; its own half is open."""
     side = client()
     received = side.open()

@@ -35,12 +35,12 @@ class Relay:
     def __init__(self, *, is_short: bool) -> None:
         self.side: Side = server()
         self.side.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 3000}), headers(1, ended=True))
-        self.target = self.side.heard[1].stream
+        self.target = self.side.received[1].stream
         self.target.send_headers(CachedHeaders(REPLY))
         self.boundaries = Boundaries(MARK)
         self.owed = 0
         self.paid = 0
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self._fast_path = RelayFastPath(self, self.target) if is_short else None
 
     def relay(self, data: bytes) -> None:
@@ -63,19 +63,19 @@ class Relay:
         return (*counts, target.num_waiting, target.send_window, self.side.http2.send_window, self.side.take())
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
-        self.told.append("headers")
+        self.reports.append("headers")
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        self.told.append(f"{len(data)} bytes{', ended' if ended else ''}")
+        self.reports.append(f"{len(data)} bytes{', ended' if ended else ''}")
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
-        self.told.append("trailers")
+        self.reports.append("trailers")
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
-        self.told.append(f"reset: {why}")
+        self.reports.append(f"reset: {why}")
 
     def drained(self, stream: Stream) -> None:
-        self.told.append("drained")
+        self.reports.append("drained")
 
 
 @settings(max_examples=150, deadline=None)
@@ -119,7 +119,7 @@ def test_whoever_had_the_stream_hears_all_but_data(data: bytes) -> None:
     fast_path.data_received(relay.target, data, True)
     fast_path.trailers_received(relay.target, block)
     fast_path.stream_reset(relay.target, 8, "gone")
-    assert relay.told == ["headers", "drained", f"{len(data)} bytes, ended", "trailers", "reset: gone"]
+    assert relay.reports == ["headers", "drained", f"{len(data)} bytes, ended", "trailers", "reset: gone"]
     assert (relay.boundaries.count, relay.owed) == (1, len(framed(b"one")))
 
 

@@ -35,7 +35,7 @@ class Walk:
         self.side = server()
         for stream_id in STREAMS:
             self.side.feed(headers(stream_id, ended=True))
-            self.side.heard[stream_id].stream.send_headers(CachedHeaders(REPLY))
+            self.side.received[stream_id].stream.send_headers(CachedHeaders(REPLY))
         self.side.take()
         self.windows = dict.fromkeys((0, *STREAMS), frames.DEFAULT_WINDOW)
         self.initial = frames.DEFAULT_WINDOW
@@ -48,8 +48,8 @@ class Walk:
 
     def step(self, step: str, stream_id: int, value: int) -> None:
         http2 = self.side.http2
-        streams = {id_: received.stream for id_, received in self.side.heard.items()}
-        before = {id_: (stream.is_waiting, self.side.heard[id_].num_drained) for id_, stream in streams.items()}
+        streams = {id_: received.stream for id_, received in self.side.received.items()}
+        before = {id_: (stream.is_waiting, self.side.received[id_].num_drained) for id_, stream in streams.items()}
         match step:
             case "send" | "end" if stream_id not in self.closing:
                 self.num_sent += 1
@@ -82,7 +82,7 @@ class Walk:
         self.read_what_was_sent(was_blocked=http2.is_blocked)
         for id_, (was_waiting, num_drained) in before.items():
             is_drained = was_waiting and not streams[id_].is_waiting and self.closing.get(id_) != "reset"
-            assert self.side.heard[id_].num_drained - num_drained == is_drained
+            assert self.side.received[id_].num_drained - num_drained == is_drained
             waits = len(self.given[id_]) - len(self.got[id_])
             assert self.closing.get(id_) == "reset" or streams[id_].num_waiting == waits
 
@@ -137,7 +137,7 @@ def test_streams_take_turns() -> None:
     streams: list[Any] = []
     for stream_id in STREAMS:
         side.feed(headers(stream_id, ended=True))
-        streams.append(side.heard[stream_id].stream)
+        streams.append(side.received[stream_id].stream)
         streams[-1].send_headers(CachedHeaders(REPLY))
         streams[-1].send_data(bytes(100_000))
     side.take()
@@ -152,7 +152,7 @@ def test_a_long_message_is_not_copied_again_and_again() -> None:
     """Waiting data stays the same object, however many frames it takes."""
     side = server()
     side.feed(headers(1, ended=True))
-    stream = side.heard[1].stream
+    stream = side.received[1].stream
     message = bytes(10_000_000)
     stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(message)
@@ -166,7 +166,7 @@ def test_a_stream_that_is_over_sends_nothing() -> None:
     """After the peer's reset, sending on the stream is a no-op."""
     side = server()
     side.feed(headers(1, ended=True))
-    stream = side.heard[1].stream
+    stream = side.received[1].stream
     side.feed(frames.rst_stream(1, ErrorCode.CANCEL))
     stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(b"x")

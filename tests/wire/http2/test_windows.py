@@ -65,8 +65,8 @@ def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: li
         else:
             peer_.send_headers(stream_id, REQUEST, end_stream=True)
             reading.take_events(exchange(side, peer_))
-            side.heard[stream_id].stream.send_headers(CachedHeaders(REPLY))
-        stream = side.heard[stream_id].stream
+            side.received[stream_id].stream.send_headers(CachedHeaders(REPLY))
+        stream = side.received[stream_id].stream
         stream.send_data(body[:30_000])
         stream.send_data(body[30_000:], number == 0)
         if number:
@@ -88,7 +88,7 @@ def test_windows_are_never_exceeded(is_client: bool, sizes: list[int], steps: li
     assert [reading.bodies.get(2 * number + 1, b"") for number in range(len(bodies))] == bodies
     assert sorted(reading.ended) == [2 * number + 1 for number in range(len(bodies))]
     assert not side.http2.waiting and side.http2.failed is None
-    for received in side.heard.values():
+    for received in side.received.values():
         assert not received.stream.is_waiting and received.stream.is_sent
 
 
@@ -99,7 +99,7 @@ def test_a_window_below_nothing_hangs_nobody() -> None:
     peer_ = reading.peer
     peer_.send_headers(1, REQUEST, end_stream=True)
     exchange(side, peer_)
-    stream = side.heard[1].stream
+    stream = side.received[1].stream
     stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(bytes(60_000))
     reading.take_events(exchange(side, peer_))
@@ -120,7 +120,7 @@ def test_an_end_without_data_needs_no_window() -> None:
     peer_ = reading.peer
     peer_.send_headers(1, REQUEST, end_stream=True)
     exchange(side, peer_)
-    stream = side.heard[1].stream
+    stream = side.received[1].stream
     stream.send_headers(CachedHeaders(REPLY))
     stream.send_data(bytes(65_535))
     reading.take_events(exchange(side, peer_))
@@ -150,7 +150,7 @@ def test_credit_stops_the_peer(is_client: bool) -> None:
             exchange(side, peer_)
 
     send_all()
-    received = side.heard[1]
+    received = side.received[1]
     assert len(received.body) == 100_000
     with pytest.raises(FlowControlError):
         peer_.send_data(1, b"x")

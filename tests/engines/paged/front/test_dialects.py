@@ -7,7 +7,7 @@ import pytest
 
 from tests.engines.paged.front.llm_process import NAME, LLMProcess
 from tests.llm.clients import ASK
-from tests.llm.clients.values import PROMPT, Asked, Told
+from tests.llm.clients.values import PROMPT, TextRequest, TextResult
 from tests.support.child import Child
 from tests.support.llm import rules_of
 from tests.support.servers import GatewayProcess
@@ -48,7 +48,7 @@ def check(llm: LLMProcess, server: Child, front: str, model: str) -> None:
     is_chat = front in CHATS
     expected = llm.generate(**CHAT if is_chat else {"text_input": PROMPT}, max_tokens=5, **TOLD)
     for streams in STREAMS.get(front, (False,)):
-        results: Told = ASK[front](server, Asked(model, max_tokens=5, streams=streams))
+        results: TextResult = ASK[front](server, TextRequest(model, max_tokens=5, streams=streams))
         assert results.text == expected["text_output"]
         assert len(results.pieces) > 1 or not streams
         assert (results.reason, results.completion_tokens) == (expected["finish_reason"], 5)

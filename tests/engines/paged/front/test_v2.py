@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.engines.paged.front.llm_process import NAME, LLMProcess
 from tests.llm.clients import ASK
-from tests.llm.clients.values import Asked, LeftError
+from tests.llm.clients.values import LeftError, TextRequest
 from tests.support.waiting import eventually
 
 PATH = f"/v2/models/{NAME}"
@@ -171,12 +171,16 @@ LONG = json.dumps({"max_tokens": 230, "ignore_eos": True, "n": 64, "temperature"
 
 def leave_grpc(llm: LLMProcess) -> None:
     with pytest.raises(LeftError):
-        ASK["model_stream_infer"](llm, Asked(NAME, streams=True, options={"sampling": json.loads(LONG)}, leave_after=2))
+        ASK["model_stream_infer"](
+            llm, TextRequest(NAME, streams=True, options={"sampling": json.loads(LONG)}, leave_after=2)
+        )
 
 
 def leave_generate_stream(llm: LLMProcess) -> None:
     with pytest.raises(LeftError):
-        ASK["generate_stream"](llm, Asked(NAME, streams=True, options={"sampling": json.loads(LONG)}, leave_after=2))
+        ASK["generate_stream"](
+            llm, TextRequest(NAME, streams=True, options={"sampling": json.loads(LONG)}, leave_after=2)
+        )
 
 
 def leave_generate(llm: LLMProcess) -> None:
