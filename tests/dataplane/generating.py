@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.dataplane.stage import Client, Engine, ReceivedRequest, Script, rules
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 OPENAI = "protocol: openai"
 RESUMING = "  - {name: all, engine: it, resume: true}\n"
@@ -70,7 +70,7 @@ def writes(*pieces: bytes, then: str = "") -> Script:
     """An engine that answers with these pieces, each in a write of its own, and then does one of: close | reset |
     hang."""
 
-    async def script(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def script(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
@@ -95,7 +95,7 @@ def goes_on(received: ReceivedRequest) -> bool:
 def first(script: Script, then: Script) -> Script:
     """One script for new generations, another for continued ones."""
 
-    async def either(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def either(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         await (then if goes_on(received) else script)(engine, received, reader, writer)
 
     return either

@@ -9,7 +9,7 @@ import pytest
 
 from tests.dataplane.stage import Client, Engine, ReceivedRequest, Stage, get, load, post, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 NUM_CLIENTS = 150
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -35,10 +35,10 @@ def whole(token: str) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(token), token.encode())
 
 
-def unruly(chance: random.Random) -> Callable[[Engine, ReceivedRequest, HeadReader, Writer], Awaitable[None]]:
+def unruly(chance: random.Random) -> Callable[[Engine, ReceivedRequest, Reader, Writer], Awaitable[None]]:
     """An engine that answers about one request in three correctly: with the request's unique id."""
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         token = received.value("x-request-id") or "none"
         mood = chance.randrange(15)
         if mood < 4:

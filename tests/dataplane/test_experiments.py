@@ -14,7 +14,7 @@ from tests.dataplane.experiments import FORCING, KEY, arm, experiment_rules, fil
 from tests.dataplane.stage import Engine, ReceivedRequest, Reply, Stage, get, load, post, run, stage, until
 
 Play = Callable[[Stage, Engine, Engine], Coroutine[Any, Any, None]]
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 INFER = "/v2/models/m/infer"
 
@@ -46,7 +46,7 @@ def answering(status: int, *fields: str) -> Any:
     """A script that answers with this status and these fields."""
     lines = "".join(f"{field}\r\n" for field in fields)
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(f"HTTP/1.1 {status} Whatever\r\n{lines}content-length: 2\r\n\r\n{{}}".encode())
 
     return answer
@@ -132,7 +132,7 @@ def test_an_engines_failures_are_errors_and_refusals_are_not(
 def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) -> None:
     """Each failure counts under its reason."""
 
-    async def cut(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def cut(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
         await writer.drain()
         writer.transport.abort()
@@ -158,7 +158,7 @@ def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) 
 def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
     """A client that leaves counts under the kind `client_gone`, and not as a request."""
 
-    async def wait(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         await reader.read(1)
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:

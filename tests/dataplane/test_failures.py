@@ -9,15 +9,15 @@ from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import OK, Engine, ReceivedRequest, answer_ok, get, post, rules, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
-async def die(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+async def die(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
     """Close without a reply."""
     raise ConnectionError
 
 
-async def never(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+async def never(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
     """Send nothing until the gateway closes the connection."""
     await reader.read()
     raise ConnectionError
@@ -162,7 +162,7 @@ def test_a_silent_stream_is_broken_off(tmp_path: Path) -> None:
     """A stream that is silent for longer than the engine's `idle_timeout` ends with an error; an active one may take
     longer than `timeout`."""
 
-    async def stall(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def stall(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(3):
             writer.write(b"9\r\ndata: 1\n\n\r\n")
@@ -215,7 +215,7 @@ def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
 def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
     """An error status is a reply: it passes to the client, and the breaker stays closed."""
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 %d Whatever\r\nContent-Length: 2\r\n\r\n{}" % status)
 
     async def scene() -> None:
@@ -300,7 +300,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
     async def scene() -> None:
         answer = asyncio.Event()
 
-        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             await answer.wait()
             writer.write(OK)
 
@@ -335,7 +335,7 @@ def test_a_full_line_is_told(tmp_path: Path) -> None:
 def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> None:
     """A reply that is not HTTP, or is ambiguous, becomes 502 upstream_protocol."""
 
-    async def talk(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def talk(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(garbage)
 
     async def scene() -> None:
@@ -352,7 +352,7 @@ def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> N
 def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
     """Bytes after the end of a reply reach no client, and the engine's connection is not reused."""
 
-    async def too_much(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def too_much(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(OK + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
 
     async def scene() -> None:
@@ -371,7 +371,7 @@ def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
 def test_interim_replies_are_swallowed(tmp_path: Path) -> None:
     """The gateway does not forward an engine's 1xx replies."""
 
-    async def interim(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def interim(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK)
 
     async def scene() -> None:

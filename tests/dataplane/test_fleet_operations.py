@@ -7,14 +7,14 @@ from pathlib import Path
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run, stage
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 def says(status: int, reply: object) -> Engine:
     """An engine that gives every request this reply."""
     body = json.dumps(reply).encode() if reply is not None else b""
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
         writer.write(head + body)
 

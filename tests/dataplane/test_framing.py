@@ -7,14 +7,14 @@ import pytest
 
 from tests.dataplane.stage import OK, Engine, ReceivedRequest, answer_ok, get, post, rules, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
     """A hundred requests in one write are answered in order, over one connection to the engine."""
 
-    async def by_id(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def by_id(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(received.body), received.body))
 
     async def scene() -> None:
@@ -34,7 +34,7 @@ def test_keep_alive_and_pipelining(tmp_path: Path, plain: bool) -> None:
 def test_a_request_may_come_byte_by_byte(tmp_path: Path, plain: bool) -> None:
     """A request and a reply that arrive one byte at a time are both complete."""
 
-    async def dribble(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def dribble(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         for byte in OK:
             writer.write(bytes([byte]))
             await writer.drain()
@@ -113,7 +113,7 @@ def test_http_1_0(tmp_path: Path) -> None:
     """An HTTP/1.0 client gets no chunks: the reply ends with the connection. A reply with a length allows
     keep-alive."""
 
-    async def chunks(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def chunks(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
 
     async def scene() -> None:
@@ -139,7 +139,7 @@ def test_http_1_0(tmp_path: Path) -> None:
 def test_replies_that_end_with_the_connection(tmp_path: Path) -> None:
     """An engine's reply without a length is framed for the client, whose connection stays open."""
 
-    async def until_close(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def until_close(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nabc")
         await writer.drain()
         writer.write(b"de")
@@ -199,7 +199,7 @@ def test_connection_close(tmp_path: Path) -> None:
 def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
     """When an engine replies before it has read the body, the client gets that reply, and its connection is closed."""
 
-    async def refuse(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def refuse(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nno!")
         await writer.drain()
 

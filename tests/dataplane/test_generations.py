@@ -30,7 +30,7 @@ from tests.dataplane.generating import (
 )
 from tests.dataplane.stage import Stage, post, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 BEGIN = STREAM + chunk(ROLE + token("a"))
 

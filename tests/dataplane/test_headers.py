@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 INFER = "/v2/models/m/infer"
 
 
@@ -115,7 +115,7 @@ def test_what_a_client_gets(tmp_path: Path) -> None:
     """A reply's end-to-end fields pass, hop-by-hop fields do not. The reply names the routing decision unless that is
     disabled."""
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         fields = (
             b"X-Own: a\r\nSet-Cookie: 1\r\nSet-Cookie: 2\r\nConnection: close, X-Hop\r\nX-Hop: s\r\nKeep-Alive: t\r\n"
         )
@@ -164,7 +164,7 @@ def test_compressed_bodies_pass(tmp_path: Path) -> None:
     """gzip bodies pass both ways unchanged, with their content-encoding fields."""
     zipped = gzip.compress(b'{"inputs": []}')
 
-    async def answer(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(zipped), zipped)
         )

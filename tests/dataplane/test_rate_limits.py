@@ -38,7 +38,7 @@ from tests.support.shared_redis import redis_server, shared_server, stored
 
 __all__ = ["redis_server", "shared_server"]
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 # A limit that does not refill within a test.
 TWO_A_DAY = "limits: [{name: few, requests_per_second: 0.00002, burst: 2%s}]\n"
@@ -299,7 +299,7 @@ def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
     """The engine's timeout does not include the time that a request waits for a limit."""
 
     async def scene() -> None:
-        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             await asyncio.sleep(0.15)
             writer.write(OK)
 
@@ -321,7 +321,7 @@ def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
     async def scene() -> None:
         go_on = asyncio.Event()
 
-        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             await go_on.wait()
             writer.write(OK)
 
@@ -449,7 +449,7 @@ def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, 
     async def scene() -> None:
         under_way, most, go_on = 0, 0, asyncio.Event()
 
-        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)

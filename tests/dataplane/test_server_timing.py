@@ -20,7 +20,7 @@ from tests.dataplane.generating import (
 from tests.dataplane.stage import OK, Engine, ReceivedRequest, Reply, get, post, rules, run, stage
 from tests.dataplane.test_failures import gone
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 ASKS = "X-Pointsman-Timing: 1"
 INFER = "/v2/models/m/infer"
 
@@ -31,7 +31,7 @@ def phases(reply: Reply) -> dict[str, float]:
     return {name: float(report.removeprefix("dur=")) for name, report, *_ in metrics}
 
 
-async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
     await asyncio.sleep(0.05)
     writer.write(OK)
 

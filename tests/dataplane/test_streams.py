@@ -9,7 +9,7 @@ import pytest
 
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 HIGH_WATER = 64 * 1024
 # What the kernel may buffer in addition, both ways on both connections, and one read of the event loop.
@@ -22,7 +22,7 @@ def test_events_pass_one_by_one(tmp_path: Path) -> None:
     async def scene() -> None:
         seen = asyncio.Event()
 
-        async def events(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def events(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             writer.write(STREAM)
             for number in range(20):
                 event = b'data: {"text_output": "%d"}\n\n' % number
@@ -60,7 +60,7 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
     async def scene() -> None:
         sent = 0
 
-        async def endless(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def endless(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             nonlocal sent
             chunked = b"Transfer-Encoding: chunked\r\n"
             head = {
@@ -132,7 +132,7 @@ def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
         may_read = asyncio.Event()
         digest = b""
 
-        async def late(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def late(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             nonlocal digest
             await may_read.wait()
             digest = hashlib.sha256(await reader.readexactly(total)).digest()
@@ -157,13 +157,13 @@ def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
     run(scene(), plain=plain)
 
 
-async def silent(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+async def silent(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
     """A busy engine: it sends nothing until the gateway closes the connection."""
     assert await reader.read() == b""
     raise ConnectionError
 
 
-async def streaming(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+async def streaming(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
     writer.write(STREAM + b"3\r\nabc\r\n")
     await silent(engine, received, reader, writer)
 
@@ -213,7 +213,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
     async def scene() -> None:
         answer = asyncio.Event()
 
-        async def slow(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+        async def slow(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
             await answer.wait()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> 
 def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, reply: bytes) -> None:
     """An incomplete reply never looks complete: the client's connection is closed after the same bytes."""
 
-    async def half(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def half(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(start)
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -270,7 +270,7 @@ def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, reply: b
 def test_a_broken_stream_says_so(tmp_path: Path) -> None:
     """An event stream whose engine dies ends with an error event, and without the last chunk."""
 
-    async def half(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def half(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(STREAM + b"9\r\ndata: 1\n\n\r\n")
         await writer.drain()
         await asyncio.sleep(0.05)

@@ -33,7 +33,7 @@ from tests.dataplane.generating import (
 )
 from tests.dataplane.stage import Engine, ReceivedRequest, load, post, rules, run, stage, until
 
-HeadReader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 BEGIN = STREAM + chunk(ROLE + token("a"))
 BREAKS = writes(BEGIN, chunk(token("b")), then="reset")
@@ -316,7 +316,7 @@ def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
     """A generation continues under the rules that it began with; the next one uses the new rules."""
     breaks = asyncio.Event()
 
-    async def wait(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def wait(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(BEGIN)
         await breaks.wait()
         writer.transport.abort()
@@ -352,7 +352,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
     sent = 0
     is_paused = asyncio.Event()
 
-    async def endless(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def endless(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         nonlocal sent
         writer.write(STREAM)
         for _ in range(total):
@@ -361,7 +361,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await writer.drain()
         writer.write(chunk(STOP + DONE) + LAST)
 
-    async def breaks(engine: Engine, received: ReceivedRequest, reader: HeadReader, writer: Writer) -> None:
+    async def breaks(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
         writer.write(BEGIN)
         await is_paused.wait()
         writer.transport.abort()
