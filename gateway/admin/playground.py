@@ -59,7 +59,7 @@ def add_playground(app: FastAPI, control: ControlPlane) -> None:
             body = b"".join([piece async for piece in _bounded(response)])
         finally:
             await client.aclose()
-        return _whereabouts(response) | {
+        return _route_fields(response) | {
             "status": response.status_code,
             "headers": dict(response.headers),
             "body": _shown(body, response),
@@ -147,7 +147,7 @@ async def _bounded(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _lines(client: httpx.AsyncClient, response: httpx.Response, started: float) -> AsyncIterator[bytes]:
-    begun = _whereabouts(response) | {"status": response.status_code, "headers": dict(response.headers)}
+    begun = _route_fields(response) | {"status": response.status_code, "headers": dict(response.headers)}
     yield orjson.dumps(begun | {"seconds": monotonic() - started}) + b"\n"
     try:
         async for piece in _bounded(response):
@@ -159,7 +159,7 @@ async def _lines(client: httpx.AsyncClient, response: httpx.Response, started: f
         await client.aclose()
 
 
-def _whereabouts(response: httpx.Response) -> Json:
+def _route_fields(response: httpx.Response) -> Json:
     """Route, engine, arm, endpoint and phases, from the reply's fields."""
     named = {name: response.headers.get(f"x-pointsman-{name}") for name in ("route", "engine", "arm")}
     phases = _phases(response.headers.get("server-timing", ""))

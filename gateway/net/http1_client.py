@@ -41,7 +41,7 @@ class Http1ClientConnection(asyncio.Protocol):
         "_buffer",
         "_decoder",
         "_head",
-        "_home",
+        "_pool",
         "_remaining",
         "_transport",
         "_wants_payload",
@@ -52,8 +52,8 @@ class Http1ClientConnection(asyncio.Protocol):
         "request_is_sent",
     )
 
-    def __init__(self, home: Http1Pool) -> None:
-        self._home = home
+    def __init__(self, pool: Http1Pool) -> None:
+        self._pool = pool
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._buffer = b""
         self._head: ResponseHead | None = None
@@ -68,7 +68,7 @@ class Http1ClientConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "idle" if self.receiver is None else "serving" if self._head else "waiting"
-        return f"<Http1ClientConnection of {self._home!r} {state}>"
+        return f"<Http1ClientConnection of {self._pool!r} {state}>"
 
     # Called by receivers
 
@@ -130,7 +130,7 @@ class Http1ClientConnection(asyncio.Protocol):
             self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is malformed: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._home.discard(self)
+        self._pool.discard(self)
         receiver = self.receiver
         if receiver is None:
             return
@@ -227,7 +227,7 @@ class Http1ClientConnection(asyncio.Protocol):
             self._transport.abort()
         elif head.keep_alive and self._remaining >= 0:
             self.is_used = True
-            self._home.release(self)
+            self._pool.release(self)
         else:
             self._transport.close()
 

@@ -17,11 +17,11 @@ _LIMITS = Http2Limits(max_header_bytes=256 * 1024)
 class Http2ClientConnection(Http2Transport):
     """Opens streams for the waiters of its pool."""
 
-    __slots__ = ("_home", "has_settings", "idle_since")
+    __slots__ = ("_pool", "has_settings", "idle_since")
 
-    def __init__(self, home: Http2Pool, limits: Http2Limits) -> None:
+    def __init__(self, pool: Http2Pool, limits: Http2Limits) -> None:
         super().__init__(limits, is_client=True)
-        self._home = home
+        self._pool = pool
         self.idle_since = 0.0
         self.has_settings = False  # the endpoint's SETTINGS have come, which limit its streams
 
@@ -29,22 +29,22 @@ class Http2ClientConnection(Http2Transport):
         return self.http2.open_stream(receiver)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._home.discard(self)
+        self._pool.discard(self)
         super().connection_lost(exc)
 
     def stream_closed(self) -> None:
         if self.http2.is_leaving and not self.http2.streams:
             self.close()
         else:
-            self._home.has_room(self)
+            self._pool.has_room(self)
 
     def settings_changed(self) -> None:
         self.has_settings = True
         if not self.http2.is_leaving:
-            self._home.has_room(self)
+            self._pool.has_room(self)
 
     def peer_is_leaving(self) -> None:
-        self._home.discard(self)
+        self._pool.discard(self)
         if not self.http2.streams:
             self.close()
 

@@ -21,8 +21,12 @@ class Session:
     seen: float
     arms: dict[str, str] = field(default_factory=dict)  # by experiment: the arm first assigned
     routed: tuple[Any, Any] | None = None  # a value derived from `arms`, cached until they change, after its owner
-    places: dict[str, str] = field(default_factory=dict)  # by engine: an endpoint's URL where it differs from the home
-    homes: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # by engine: its home, cached
+    places: dict[str, str] = field(
+        default_factory=dict
+    )  # by engine: an endpoint's URL where it differs from the hashed one
+    hashed_endpoints: dict[str, tuple[Any, Any]] = field(
+        default_factory=dict
+    )  # by engine: the one that hashing chooses, cached
     requests: int = 0  # since the last write
     written: float = 0.0
     is_new: bool = True  # neither Redis nor this worker has seen it before
@@ -50,7 +54,7 @@ class Session:
         """Take the place of a cached session, with what is not written yet."""
         self.arms = before.arms
         self.routed = None
-        self.homes = before.homes
+        self.hashed_endpoints = before.hashed_endpoints
         self.requests, before.requests = before.requests, 0
         self.written = before.written
         self.is_new = before.is_new

@@ -193,10 +193,10 @@ class SessionCache:
             session.fresh_at = 0.0
         self._outdated.update(self._reading)
 
-    def forget_homes(self) -> None:
-        """The rules have changed: drop cached homes."""
+    def forget_hashed_endpoints(self) -> None:
+        """The rules have changed: drop the cached hashed endpoints."""
         for session in self._sessions:
-            session.homes.clear()
+            session.hashed_endpoints.clear()
             session.routed = None
 
     # Changing
@@ -222,7 +222,7 @@ class SessionCache:
             self._announce(session.name)
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
-        """Record an endpoint other than its home; None: it is at home again."""
+        """Record an endpoint other than the hashed one; None: it is there again."""
         if url is None:
             session.places.pop(engine, None)
             self._write(("HDEL", session_key(session.name), place_field(engine)))

@@ -128,8 +128,8 @@ class Worker(ControlledProcess):
         if plane.connections:
             _log.warning("%d requests did not end within %g s", len(plane.connections), plane.settings.drain_timeout)
         plane.close()
-        if plane.news is not None:
-            await plane.news.close()
+        if plane.event_bus is not None:
+            await plane.event_bus.close()
         if plane.store is not None:
             await plane.store.close()
         self.send(messages.QueryReply(0, counters_of(plane)))

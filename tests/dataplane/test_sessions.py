@@ -79,9 +79,11 @@ def test_a_session_is_named_where_the_rules_say(tmp_path: Path, where: str) -> N
 
     async def scene() -> None:
         async with fleet(tmp_path, head=head) as (it, engines):
-            homes = [await place(it, engines, post(INFER, b"{}", f"X-Chat: s{number}")) for number in range(12)]
-            assert [await place(it, engines, request(f"s{number}")) for number in range(12)] == homes
-            assert len(set(homes)) > 1
+            hashed_endpoints = [
+                await place(it, engines, post(INFER, b"{}", f"X-Chat: s{number}")) for number in range(12)
+            ]
+            assert [await place(it, engines, request(f"s{number}")) for number in range(12)] == hashed_endpoints
+            assert len(set(hashed_endpoints)) > 1
 
     run(scene())
 
@@ -102,12 +104,12 @@ def test_openai_bodies_name_sessions(tmp_path: Path, fields: dict[str, object]) 
 
     async def scene() -> None:
         async with fleet(tmp_path, options=options, head=head) as (it, engines):
-            homes = [
+            hashed_endpoints = [
                 await place(it, engines, post("/v1/responses", b'{"model": "m"}', f"X-Session-Id: u{number}"))
                 for number in range(12)
             ]
-            assert [await place(it, engines, request(number)) for number in range(12)] == homes
-            assert len(set(homes)) > 1
+            assert [await place(it, engines, request(number)) for number in range(12)] == hashed_endpoints
+            assert len(set(hashed_endpoints)) > 1
 
     run(scene())
 
@@ -204,8 +206,8 @@ def test_a_body_in_pieces_names_its_session(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
-            homes = [await place(it, engines, of(f"s{number}")) for number in range(8)]
-            for number, home in enumerate(homes):
+            hashed_endpoints = [await place(it, engines, of(f"s{number}")) for number in range(8)]
+            for number, home in enumerate(hashed_endpoints):
                 request = post(INFER, json.dumps({"parameters": {"session_id": f"s{number}"}}).encode())
                 client = await it.client()
                 before = len(engines[home].received)

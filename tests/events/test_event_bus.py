@@ -30,17 +30,17 @@ class Listener:
 
     def __init__(self, url: str) -> None:
         self.store = BoundedRedis(read_address(url), deadline=5.0, timeout=10.0)
-        self.news = EventBus(self.store)
+        self.event_bus = EventBus(self.store)
         self.received: list[str] = []
         self.missed = 0
-        self.news.subscribe(SessionMoved, lambda item: self.received.append(item.name))
-        self.news.on_gap(self.count_missed)
+        self.event_bus.subscribe(SessionMoved, lambda item: self.received.append(item.name))
+        self.event_bus.on_gap(self.count_missed)
 
     def count_missed(self) -> None:
         self.missed += 1
 
     async def close(self) -> None:
-        await self.news.close()
+        await self.event_bus.close()
         await self.store.close()
 
 
@@ -56,10 +56,10 @@ def between(url: str, scene: Callable[[Listener, Listener], Awaitable[None]]) ->
 
     async def play() -> None:
         one, other = Listener(url), Listener(url)
-        one.news.start()
-        other.news.start()
+        one.event_bus.start()
+        other.event_bus.start()
         try:
-            await becomes(lambda: one.news.is_live and other.news.is_live)
+            await becomes(lambda: one.event_bus.is_live and other.event_bus.is_live)
             assert other.missed == 1  # each bus reloads its state once at its start
             await asyncio.wait_for(scene(one, other), 30)
         finally:
@@ -74,14 +74,14 @@ def test_news_reach_others_at_once(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         for number in range(100):
-            one.news.publish(SessionMoved(f"s{number}"))
+            one.event_bus.publish(SessionMoved(f"s{number}"))
         await becomes(lambda: len(other.received) == 100)
         assert other.received == [f"s{number}" for number in range(100)]
         assert one.received == []
-        one.news.publish(RulesActivated("ab", 1, "one"))  # no subscriber for this kind
-        one.news.publish(SessionMoved("last"))
+        one.event_bus.publish(RulesActivated("ab", 1, "one"))  # no subscriber for this kind
+        one.event_bus.publish(SessionMoved("last"))
         await becomes(lambda: other.received[-1] == "last")
-        assert other.missed == 1 and other.news.gaps == 0
+        assert other.missed == 1 and other.event_bus.gaps == 0
 
     between(server.url, scene)
 
@@ -91,7 +91,7 @@ def test_a_cut_connection_misses_nothing(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         server.client.client_kill_filter(_type="normal", skipme=True)
-        one.news.publish(SessionMoved("meanwhile"))
+        one.event_bus.publish(SessionMoved("meanwhile"))
         await becomes(lambda: other.received == ["meanwhile"])
         assert other.missed == 1
 
@@ -102,13 +102,13 @@ def test_a_redis_that_was_killed_goes_on(server: RedisServer) -> None:
     """A Redis that restarts with its data loses no event."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.publish(SessionMoved("before"))
+        one.event_bus.publish(SessionMoved("before"))
         await becomes(lambda: other.received == ["before"])
         server.kill()
-        await becomes(lambda: not other.news.is_live)
+        await becomes(lambda: not other.event_bus.is_live)
         server.start()
-        await becomes(lambda: other.news.is_live and one.store.is_available)
-        one.news.publish(SessionMoved("after"))
+        await becomes(lambda: other.event_bus.is_live and one.store.is_available)
+        one.event_bus.publish(SessionMoved("after"))
         await becomes(lambda: other.received == ["before", "after"])
         assert other.missed == 1
 
@@ -119,14 +119,14 @@ def test_a_redis_without_its_data_is_noticed(server: RedisServer) -> None:
     """When the stream was replaced, even by an empty one, all state is reloaded."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.publish(SessionMoved("before"))
+        one.event_bus.publish(SessionMoved("before"))
         await becomes(lambda: other.received == ["before"])
         server.client.flushall()
         server.client.client_kill_filter(_type="normal", skipme=True)
         await becomes(lambda: other.missed == 2)
-        one.news.publish(SessionMoved("after"))
+        one.event_bus.publish(SessionMoved("after"))
         await becomes(lambda: other.received == ["before", "after"])
-        assert other.news.gaps == 1
+        assert other.event_bus.gaps == 1
 
     between(server.url, scene)
 
@@ -136,10 +136,10 @@ def test_a_stream_that_was_lost_under_a_reader_is_noticed(server: RedisServer) -
 
     async def scene(one: Listener, other: Listener) -> None:
         for name in ("a", "b"):
-            one.news.publish(SessionMoved(name))
+            one.event_bus.publish(SessionMoved(name))
         await becomes(lambda: other.received == ["a", "b"])
         server.client.flushall()
-        one.news.publish(SessionMoved("c"))
+        one.event_bus.publish(SessionMoved("c"))
         await becomes(lambda: other.missed == 2)
 
     between(server.url, scene)
@@ -149,16 +149,16 @@ def test_who_was_away_too_long_reads_all_anew(server: RedisServer) -> None:
     """When entries were trimmed before they were read, the gap is detected."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.publish(SessionMoved("before"))
+        one.event_bus.publish(SessionMoved("before"))
         await becomes(lambda: other.received == ["before"])
-        await other.news.close()
+        await other.event_bus.close()
         for number in range(5):
-            one.news.publish(SessionMoved(f"s{number}"))
+            one.event_bus.publish(SessionMoved(f"s{number}"))
         await becomes(lambda: server.client.xlen(STREAM) == 6)
         server.client.xtrim(STREAM, maxlen=2, approximate=False)
-        other.news.start()
+        other.event_bus.start()
         await becomes(lambda: other.missed == 2)
-        one.news.publish(SessionMoved("after"))
+        one.event_bus.publish(SessionMoved("after"))
         await becomes(lambda: other.received == ["before", "after"])
 
     between(server.url, scene)
@@ -169,10 +169,10 @@ def test_a_standing_redis_is_noticed(server: RedisServer) -> None:
 
     async def scene(one: Listener, other: Listener) -> None:
         server.pause()
-        await becomes(lambda: not other.news.is_live)
+        await becomes(lambda: not other.event_bus.is_live)
         server.resume()
-        await becomes(lambda: other.news.is_live and one.store.is_available)
-        one.news.publish(SessionMoved("after"))
+        await becomes(lambda: other.event_bus.is_live and one.store.is_available)
+        one.event_bus.publish(SessionMoved("after"))
         await becomes(lambda: other.received == ["after"])
 
     between(server.url, scene)
@@ -184,7 +184,7 @@ def test_the_stream_is_bounded(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         for _ in range(3):
             for number in range(5_000):
-                one.news.publish(SessionMoved(f"s{number}"))
+                one.event_bus.publish(SessionMoved(f"s{number}"))
             await becomes(lambda: not one.store.has_unwritten)
         await becomes(lambda: len(other.received) == 15_000 or other.missed > 1)  # missed: a disk stalled Redis
         assert 10_000 <= int(server.client.xlen(STREAM)) < 10_200
@@ -198,11 +198,11 @@ def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
     async def scene(one: Listener, other: Listener) -> None:
         server.client.delete(STREAM)
         server.client.set(STREAM, "?")
-        one.news.publish(SessionMoved("lost"))
-        await becomes(lambda: not other.news.is_live)
+        one.event_bus.publish(SessionMoved("lost"))
+        await becomes(lambda: not other.event_bus.is_live)
         server.client.delete(STREAM)
-        await becomes(lambda: other.news.is_live)
-        one.news.publish(SessionMoved("heard"))
+        await becomes(lambda: other.event_bus.is_live)
+        one.event_bus.publish(SessionMoved("heard"))
         await becomes(lambda: other.received == ["heard"])
 
     between(server.url, scene)
@@ -212,11 +212,11 @@ def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
     """An entry that is not an event does not stop the events after it."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.publish(SessionMoved("before"))
+        one.event_bus.publish(SessionMoved("before"))
         await becomes(lambda: other.received == ["before"])
         server.client.xadd(STREAM, {"hello": "world"})
         await becomes(lambda: other.missed == 2)
-        one.news.publish(SessionMoved("after"))
+        one.event_bus.publish(SessionMoved("after"))
         await becomes(lambda: other.received == ["before", "after"])
 
     between(server.url, scene)
@@ -226,7 +226,7 @@ def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
     """Events also travel through a Redis cluster."""
 
     async def scene(one: Listener, other: Listener) -> None:
-        one.news.publish(SessionMoved("s"))
+        one.event_bus.publish(SessionMoved("s"))
         await becomes(lambda: other.received == ["s"])
 
     with cluster(tmp_path) as servers:

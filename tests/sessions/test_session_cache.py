@@ -433,9 +433,9 @@ def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
         book = SessionCache(None, asyncio.get_running_loop())
         session = book.get("s", time.time())
         assert session is not None
-        session.homes["gpu"] = (object(), object())
-        book.forget_homes()
-        assert session.homes == {}
+        session.hashed_endpoints["gpu"] = (object(), object())
+        book.forget_hashed_endpoints()
+        assert session.hashed_endpoints == {}
 
     asyncio.run(scene())
 
@@ -452,7 +452,7 @@ def test_what_was_concluded_from_arms_goes_with_them() -> None:
             lambda: book.take("s", {b"arm:split": b"old"}),
             lambda: session.take([b"arm:split", b"old"]),
             lambda: book.forget("s"),
-            book.forget_homes,
+            book.forget_hashed_endpoints,
         ]
         for change in changes:
             session = book.peek("s", time.time())

@@ -29,8 +29,8 @@ class CannedEngine:
 
     def turn(self, status: int = 200, seconds: float = 0.0) -> None:
         """Set the status and the delay of all further inferences."""
-        wish = json.dumps({"status": status, "seconds": seconds}).encode()
-        with urlopen(Request(f"{self.url}/canned", wish, method="PUT"), timeout=20) as answer:
+        requested = json.dumps({"status": status, "seconds": seconds}).encode()
+        with urlopen(Request(f"{self.url}/canned", requested, method="PUT"), timeout=20) as answer:
             assert answer.status == 200
 
     def kill(self) -> None:
@@ -62,8 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({"served_by": self.name, "path": self.path, "outputs": []}, self.status)
 
     def do_PUT(self) -> None:
-        wish = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
-        _Handler.status, _Handler.seconds = wish["status"], wish["seconds"]
+        requested = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
+        _Handler.status, _Handler.seconds = requested["status"], requested["seconds"]
         self._answer({})
 
     def _answer(self, reply: dict[str, Any], status: int = 200) -> None:

@@ -54,9 +54,9 @@ class Load:
         return [answer for answer in self.answers if answer.at >= at]
 
     async def _run(self) -> None:
-        await asyncio.gather(*(self._ask(port) for port in self._ports for _ in range(self._connections)))
+        await asyncio.gather(*(self._request(port) for port in self._ports for _ in range(self._connections)))
 
-    async def _ask(self, port: int) -> None:
+    async def _request(self, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(self._random.random() * self._pause)
         due = time.monotonic()

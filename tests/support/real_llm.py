@@ -91,7 +91,7 @@ def run_transformers(home: Path, port: int) -> None:
 RUN = {"llama_cpp": run_llama_cpp, "mlx": run_mlx, "transformers": run_transformers}
 
 
-def tell_when_ready(port: int, ready_file: Path) -> None:
+def report_when_ready(port: int, ready_file: Path) -> None:
     """Write the port once the engine answers, since none of them can report it."""
     while True:
         try:
@@ -115,7 +115,7 @@ def main() -> None:
     home.mkdir(parents=True, exist_ok=True)
     os.environ |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     port = free_port()
-    threading.Thread(target=tell_when_ready, args=(port, reply.ready_file.resolve()), daemon=True).start()
+    threading.Thread(target=report_when_ready, args=(port, reply.ready_file.resolve()), daemon=True).start()
     RUN[reply.engine](home, port)
 
 

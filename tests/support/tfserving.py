@@ -33,8 +33,8 @@ VERSION, LABEL = "123", "stable"
 SUMMANDS = {"half_plus_two": 2.0, "half_plus_three": 3.0}
 METADATA = {"half_plus_two": HALF_PLUS_TWO, "half_plus_three": HALF_PLUS_THREE}
 
-_ASKED = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?:(classify|regress|predict)")
-_TOLD = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?(/metadata)?")
+_REQUEST = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?:(classify|regress|predict)")
+_REPLY = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?(/metadata)?")
 
 
 class TfServing(Child):
@@ -57,11 +57,11 @@ class _RefusedError(Exception):
 def answer(method: str, path: str, body: bytes) -> tuple[int, bytes]:
     """The status and body of a REST reply."""
     try:
-        if method == "GET" and (found := _TOLD.fullmatch(path)):
+        if method == "GET" and (found := _REPLY.fullmatch(path)):
             name, version, label, metadata = found.groups()
             name = _find(unquote(name), version, label, is_status=not metadata)
             return 200, METADATA[name] if metadata else STATUS
-        if method == "POST" and (found := _ASKED.fullmatch(path)):
+        if method == "POST" and (found := _REQUEST.fullmatch(path)):
             name, version, label, requested = found.groups()
             name = _find(unquote(name), version, label)
             return 200, json.dumps(_infer(name, requested, body), indent=4).encode()
@@ -105,15 +105,15 @@ def _infer(name: str, method: str, body: bytes) -> dict[str, Any]:
     return {"results": [[["", value]] for value in values] if method == "classify" else values}
 
 
-def _predict(asked: dict[str, Any], summand: float) -> dict[str, Any]:
-    if "instances" in asked:
-        rows = asked["instances"]
+def _predict(body: dict[str, Any], summand: float) -> dict[str, Any]:
+    if "instances" in body:
+        rows = body["instances"]
         if not rows:
             raise _RefusedError(400, "No values in 'instances' array")
         return {"predictions": _half([row["x"] if isinstance(row, dict) else row for row in rows], summand)}
-    if "inputs" not in asked:
+    if "inputs" not in body:
         raise _RefusedError(400, "Missing 'inputs' or 'instances' key")
-    columns = asked["inputs"]
+    columns = body["inputs"]
     if isinstance(columns, dict):
         if "x" not in columns:
             raise _RefusedError(400, "Missing named input: x in 'inputs' object.")

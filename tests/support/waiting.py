@@ -9,10 +9,10 @@ from tritonclient.utils import InferenceServerException
 T = TypeVar("T")
 
 
-def eventually(ask: Callable[[], T], timeout_seconds: float = 30.0) -> T:
+def eventually(get: Callable[[], T], timeout_seconds: float = 30.0) -> T:
     """Repeat the call until its answer is true; fail with the last answer when it takes too long."""
     deadline = time.monotonic() + timeout_seconds
-    while not (answer := ask()):
+    while not (answer := get()):
         assert time.monotonic() < deadline, f"still {answer!r} after {timeout_seconds:g} s"
         time.sleep(0.02)
     return answer

@@ -51,8 +51,11 @@ _CONDITIONS = {condition.value: condition for condition in Readiness}
 
 
 class DataPlane:
-    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` and `news` are None
-    where there is no Redis, `captures` is where the shadow process takes what is mirrored, "" where there is none."""
+    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force.
+
+    `store` and `event_bus` are None where there is no Redis, `captures` is where the shadow process takes what is
+    mirrored, "" where there is none.
+    """
 
     def __init__(
         self,
@@ -61,13 +64,13 @@ class DataPlane:
         number: int,
         health: Health,
         store: BoundedRedis | None = None,
-        news: EventBus | None = None,
+        event_bus: EventBus | None = None,
         captures: str = "",
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
-        self.news = news
+        self.event_bus = event_bus
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = TimerWheel(self.loop)
         self.limiter = Limiter(settings.workers, store)
@@ -85,10 +88,10 @@ class DataPlane:
         else:
             inputs = LocalSequenceLog(settings.workers)
         self.affinity = SessionAffinity(book, inputs)
-        if news is not None:
-            news.subscribe(SessionMoved, lambda item: book.forget(item.name))
-            news.on_gap(book.forget_all)
-        self.feedback = FeedbackCollector(self.metrics.arms, book, news)
+        if event_bus is not None:
+            event_bus.subscribe(SessionMoved, lambda item: book.forget(item.name))
+            event_bus.on_gap(book.forget_all)
+        self.feedback = FeedbackCollector(self.metrics.arms, book, event_bus)
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
@@ -112,7 +115,7 @@ class DataPlane:
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
         self.request_log.use_parameters(used_parameters(rules))
-        self.affinity.book.forget_homes()
+        self.affinity.book.forget_hashed_endpoints()
         before.retire(self.snapshot)
 
     def _open_tap(self) -> None:
@@ -149,9 +152,9 @@ class DataPlane:
 
     def listen_alone(self) -> None:
         """Follow other replicas' conditions and drains: the control process is gone, and with it the probes."""
-        if self.news is not None:
-            self.news.subscribe(ConditionChanged, self._on_condition)
-            self.news.subscribe(EndpointDrained, self._on_drained)
+        if self.event_bus is not None:
+            self.event_bus.subscribe(ConditionChanged, self._on_condition)
+            self.event_bus.subscribe(EndpointDrained, self._on_drained)
 
     def _on_condition(self, item: ConditionChanged) -> None:
         condition = _CONDITIONS.get(item.condition)
@@ -163,8 +166,8 @@ class DataPlane:
         self.set_drained(self._drained | {key} if item.is_draining else self._drained - {key})
 
     def _announce(self, session: str) -> None:
-        if self.news is not None:
-            self.news.publish(SessionMoved(session))
+        if self.event_bus is not None:
+            self.event_bus.publish(SessionMoved(session))
 
     def drain(self) -> None:
         """Close what is idle, in a moment; what is busy closes after its reply."""

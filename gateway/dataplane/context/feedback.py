@@ -34,16 +34,16 @@ _MAX_RATED = 20_000
 class FeedbackCollector:
     """Takes feedback in one worker; `by_control` queries the other workers of this gateway, where it is set."""
 
-    def __init__(self, arms: Arms, book: SessionCache, news: EventBus | None) -> None:
+    def __init__(self, arms: Arms, book: SessionCache, event_bus: EventBus | None) -> None:
         self._arms = arms
         self._book = book
-        self._news = news
+        self._event_bus = event_bus
         self._queries: dict[str, asyncio.Future[bool]] = {}
         self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
-        if news is not None:
-            news.subscribe(FeedbackSubmitted, self._on_submitted)
-            news.subscribe(FeedbackAccepted, self._on_accepted)
+        if event_bus is not None:
+            event_bus.subscribe(FeedbackSubmitted, self._on_submitted)
+            event_bus.subscribe(FeedbackAccepted, self._on_accepted)
 
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
         """Count a rating; False where no worker knows what it is about.
@@ -104,7 +104,7 @@ class FeedbackCollector:
     # By request
 
     async def _query_others(self, rating: Rating) -> bool:
-        if self._news is None or not self._news.is_live:
+        if self._event_bus is None or not self._event_bus.is_live:
             return self.by_control is not None and await self.by_control(rating)
         if len(self._queries) >= _MAX_QUERIES:
             text = f"{_MAX_QUERIES} others wait to hear whether somebody knows their request"
@@ -112,7 +112,7 @@ class FeedbackCollector:
         token = secrets.token_hex(8)
         answer = self._queries[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
-        self._news.publish(
+        self._event_bus.publish(
             FeedbackSubmitted(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
         )
         try:
@@ -128,8 +128,8 @@ class FeedbackCollector:
             is_taken = self.take(rating)
         except ValueError:
             return
-        if is_taken and self._news is not None:
-            self._news.publish(FeedbackAccepted(item.token))
+        if is_taken and self._event_bus is not None:
+            self._event_bus.publish(FeedbackAccepted(item.token))
 
     def _on_accepted(self, item: FeedbackAccepted) -> None:
         answer = self._queries.get(item.token)

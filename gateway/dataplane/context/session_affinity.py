@@ -158,8 +158,8 @@ class SessionAffinity:
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]
     ) -> Endpoint | None:
         place = session.places.get(engine.name)
-        home = self._home(engine, session)
-        at = home if place is None else engine.endpoint(place)
+        hashed = self._hashed_endpoint(engine, session)
+        at = hashed if place is None else engine.endpoint(place)
         if at is not None and not session.is_new and engine.is_able(at, now, tried):
             return at  # nearly always
         able = engine.able(now, tried)
@@ -167,16 +167,16 @@ class SessionAffinity:
             return None
         if place is not None and at in able:
             return at
-        chosen = home if home in able else engine.by_session(able, session.name)
+        chosen = hashed if hashed in able else engine.by_session(able, session.name)
         is_moved = place is not None or not session.is_new
         if session.is_new and not tried:
             less_busy = self._less_busy(engine, able, chosen)
             if less_busy:
                 chosen = engine.by_session(less_busy, session.name)
                 self.book.counts.shed += 1
-        if chosen is not home or place is not None:
-            self.book.place(session, engine.name, None if chosen is home else chosen.url)
-        left = place or home.url
+        if chosen is not hashed or place is not None:
+            self.book.place(session, engine.name, None if chosen is hashed else chosen.url)
+        left = place or hashed.url
         if is_moved and chosen.url != left:
             self.book.counts.moved[engine.name, left, _why_left(engine.endpoint(left))] += 1
         return chosen
@@ -207,21 +207,21 @@ class SessionAffinity:
             return None
         chosen = at if at is not None and at in able else None
         if chosen is None:
-            home = self._home(engine, known)
-            chosen = home if home in able else engine.by_session(able, sequence.name)
+            hashed = self._hashed_endpoint(engine, known)
+            chosen = hashed if hashed in able else engine.by_session(able, sequence.name)
         if sequence.starts and not sequence.ends and chosen.url != place:
             self.book.place(known, engine.name, chosen.url)
         return chosen
 
-    def _home(self, engine: Engine, session: Session) -> Endpoint:
+    def _hashed_endpoint(self, engine: Engine, session: Session) -> Endpoint:
         """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine."""
-        cached = session.homes.get(engine.name)
+        cached = session.hashed_endpoints.get(engine.name)
         if cached is not None and cached[0] is engine:
             known: Endpoint = cached[1]
             return known
-        home = engine.by_session(engine.endpoints, session.name)
-        session.homes[engine.name] = (engine, home)
-        return home
+        hashed = engine.by_session(engine.endpoints, session.name)
+        session.hashed_endpoints[engine.name] = (engine, hashed)
+        return hashed
 
     @staticmethod
     def _less_busy(engine: Engine, able: Collection[Endpoint], chosen: Endpoint) -> list[Endpoint]:

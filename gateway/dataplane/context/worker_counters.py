@@ -52,15 +52,15 @@ def _session_use(plane: DataPlane) -> SessionUse:
 
 
 def _store_use(plane: DataPlane) -> StoreUse | None:
-    store, news = plane.store, plane.news
-    if store is None or news is None:
+    store, event_bus = plane.store, plane.event_bus
+    if store is None or event_bus is None:
         return None
     return StoreUse(
         **asdict(store.counts),
-        received=news.received,
-        gaps=news.gaps,
+        received=event_bus.received,
+        gaps=event_bus.gaps,
         available=int(store.is_available),
-        live=int(news.is_live),
+        live=int(event_bus.is_live),
     )
 
 

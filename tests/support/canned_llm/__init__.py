@@ -36,19 +36,19 @@ class CannedLLM(Child):
 
     def break_down(self, faults: str, times: int | None = None) -> None:
         """Apply faults (see faults.py) to the next `times` generations, or to all further ones; '' removes them."""
-        self._ask("/test/fault", json.dumps({"faults": faults, "times": times}).encode())
+        self._request("/test/fault", json.dumps({"faults": faults, "times": times}).encode())
 
     def seen(self) -> list[dict[str, Any]]:
         """The requests received, oldest first: method, path, headers, body and outcome. `state` is running, done,
         cancelled (the client disconnected) or broken (a fault); `tokens` is the number produced until then."""
-        found: list[dict[str, Any]] = json.loads(self._ask("/test/seen"))
+        found: list[dict[str, Any]] = json.loads(self._request("/test/seen"))
         return found
 
     def forget(self) -> None:
         """Clear the received requests and all faults."""
-        self._ask("/test/forget", b"")
+        self._request("/test/forget", b"")
 
-    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+    def _request(self, path: str, body: bytes | None = None) -> bytes:
         with urlopen(Request(self.http_url + path, body), timeout=10) as reply:
             report: bytes = reply.read()
         return report

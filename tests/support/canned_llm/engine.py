@@ -42,7 +42,7 @@ class Sight:
     state: str = "running"  # running | done | refused | cancelled: the client disconnected | broken: a fault
     tokens: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         try:
             body = orjson.loads(self.request.body)
         except orjson.JSONDecodeError:
@@ -92,7 +92,7 @@ class Engine:
         self._number = 0
         self._routes = self._v2_routes() if self.is_v2 else self._openai_routes()
         self._controls: dict[str, Callable[[Request], Answer]] = {
-            "/test/seen": lambda _: Answer(orjson.dumps([sight.told() for sight in self.sights])),
+            "/test/seen": lambda _: Answer(orjson.dumps([sight.described() for sight in self.sights])),
             "/test/fault": self._set_faults,
             "/test/forget": self._forget,
             "/test/ready": self._set_ready,

@@ -78,8 +78,8 @@ class Messages:
         index = 0
         if plan.thoughts:
             yield self._start(index, {"type": "thinking", "thinking": "", "signature": ""})
-            for thought in plan.thoughts:
-                yield self._delta(index, {"type": "thinking_delta", "thinking": thought}, is_token=False)
+            for piece in plan.thoughts:
+                yield self._delta(index, {"type": "thinking_delta", "thinking": piece}, is_token=False)
             yield self._delta(index, {"type": "signature_delta", "signature": "proven"}, is_token=False)
             yield self._stop(index)
             index += 1

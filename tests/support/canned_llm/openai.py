@@ -107,9 +107,9 @@ class Chat:
         for index in range(n):
             yield Frame(self._chunk(job, index, {"role": "assistant", "content": ""}))
         plan = job.plans[0]
-        for thought in plan.thoughts:
+        for piece in plan.thoughts:
             for index in range(n):
-                yield Frame(self._chunk(job, index, {"reasoning_content": thought}))
+                yield Frame(self._chunk(job, index, {"reasoning_content": piece}))
         for place, call in enumerate(plan.calls):
             opened = {**tool_call(call, place, job), "index": place}
             opened["function"] = {"name": call.name, "arguments": ""}

@@ -15,7 +15,7 @@ def plain(data, context):
         return None
     row = data[0]
     if set(row) - {"data", "body"}:
-        return [_told(row)]
+        return [_described(row)]
     body = row.get("data", row.get("body"))
     if isinstance(body, list):
         return [_twice(body)]
@@ -82,5 +82,5 @@ def _twice(value):
     return value if isinstance(value, bool) else value * 2
 
 
-def _told(row):
+def _described(row):
     return {name: value.hex() if isinstance(value, bytearray) else value for name, value in row.items()}
