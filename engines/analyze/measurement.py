@@ -17,7 +17,7 @@ _MAX_SILENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class MeasurementSettings:
     """How long is measured."""
 
     warmup_seconds: float = 1.0
@@ -36,7 +36,7 @@ class Subject:
     weigh: Callable[[], int | None]  # the server's memory in bytes; None where it is not on this machine
 
 
-def _wants_more(windows: Sequence[Window], pace: Pace) -> bool:
+def _wants_more(windows: Sequence[Window], pace: MeasurementSettings) -> bool:
     """Until the windows agree, or are many; where nothing has come back at all, until patience ends."""
     if any(window.errors and not window.latencies_ms for window in windows[-1:]) or is_steady(windows):
         return False
@@ -45,7 +45,7 @@ def _wants_more(windows: Sequence[Window], pace: Pace) -> bool:
     return len(windows) < max(pace.max_windows, NUM_STEADY)
 
 
-async def measure(subject: Subject, candidate: Candidate, concurrency: int, pace: Pace) -> Measurement:
+async def measure(subject: Subject, candidate: Candidate, concurrency: int, pace: MeasurementSettings) -> Measurement:
     """Put load on the model, which serves with the candidate's settings. Raises: AnalyzeError."""
     async with ConcurrentLoad(subject.server.url, subject.requests, concurrency) as load:
         await load.window(pace.warmup_seconds)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from engines.analyze import config_override, inputs
 from engines.analyze.load import request_bytes
 from engines.analyze.local_host import server_pid
-from engines.analyze.measurement import Pace, Subject, measure
+from engines.analyze.measurement import MeasurementSettings, Subject, measure
 from engines.analyze.models import AnalyzeError, Budget, Candidate, Measurement, Space
 from engines.analyze.search import Search, coordinate, grid, score, wants_more
 from engines.analyze.server import Server
@@ -30,7 +30,7 @@ class SweepRequest:
 
     model: str
     budget: Budget = field(default_factory=Budget)
-    pace: Pace = field(default_factory=Pace)
+    pace: MeasurementSettings = field(default_factory=MeasurementSettings)
     search: str = "quick"  # quick | grid
     instances: tuple[int, ...] = ()
     max_batch_sizes: tuple[int, ...] = ()

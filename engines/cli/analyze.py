@@ -81,7 +81,7 @@ def analyze(
     measured, 3 where nothing was within the budget.
     """
     from engines.analyze.load import check_url
-    from engines.analyze.measurement import Pace
+    from engines.analyze.measurement import MeasurementSettings
     from engines.analyze.models import AnalyzeError, Budget
     from engines.analyze.sweep import SweepRequest
 
@@ -89,7 +89,7 @@ def analyze(
     request = SweepRequest(
         model=model,
         budget=Budget(latency_budget_ms, None if memory_budget_mb is None else int(memory_budget_mb * 2**20)),
-        pace=Pace(warmup_seconds, window_seconds, max_windows),
+        pace=MeasurementSettings(warmup_seconds, window_seconds, max_windows),
         search=search,
         instances=numbers("instances", instances, 1),
         max_batch_sizes=numbers("max-batch-size", max_batch_size, 0),

@@ -21,7 +21,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Popular:
+class PublishedModel:
     """A model by its published config.json. `num_weights` is computed from it."""
 
     name: str
@@ -86,19 +86,19 @@ def _experts(number: int, used: int, width: int, layers: int) -> Experts:
     return Experts(number, used, width, True, frozenset(range(layers)))
 
 
-POPULAR = (
-    Popular("Llama 3.2 1B", _config(16, 2048, 8192, 32, 8, 128_256, head_size=64, tied=True)),
-    Popular("Llama 3.2 3B", _config(28, 3072, 8192, 24, 8, 128_256, tied=True)),
-    Popular("Qwen3 4B", _config(36, 2560, 9728, 32, 8, 151_936, tied=True)),
-    Popular("Mistral 7B", _config(32, 4096, 14_336, 32, 8, 32_768)),
-    Popular("Qwen2.5 7B", _config(28, 3584, 18_944, 28, 4, 152_064)),
-    Popular("Llama 3.1 8B", _config(32, 4096, 14_336, 32, 8, 128_256)),
-    Popular("Qwen3 8B", _config(36, 4096, 12_288, 32, 8, 151_936)),
-    Popular("Qwen2.5 14B", _config(48, 5120, 13_824, 40, 8, 152_064)),
-    Popular("Qwen3 30B-A3B", _config(48, 2048, 6144, 32, 4, 151_936, experts=_experts(128, 8, 768, 48))),
-    Popular("Qwen2.5 32B", _config(64, 5120, 27_648, 40, 8, 152_064)),
-    Popular("Mixtral 8x7B", _config(32, 4096, 14_336, 32, 8, 32_000, experts=_experts(8, 2, 14_336, 32))),
-    Popular("Llama 3.3 70B", _config(80, 8192, 28_672, 64, 8, 128_256)),
+PUBLISHED_MODELS = (
+    PublishedModel("Llama 3.2 1B", _config(16, 2048, 8192, 32, 8, 128_256, head_size=64, tied=True)),
+    PublishedModel("Llama 3.2 3B", _config(28, 3072, 8192, 24, 8, 128_256, tied=True)),
+    PublishedModel("Qwen3 4B", _config(36, 2560, 9728, 32, 8, 151_936, tied=True)),
+    PublishedModel("Mistral 7B", _config(32, 4096, 14_336, 32, 8, 32_768)),
+    PublishedModel("Qwen2.5 7B", _config(28, 3584, 18_944, 28, 4, 152_064)),
+    PublishedModel("Llama 3.1 8B", _config(32, 4096, 14_336, 32, 8, 128_256)),
+    PublishedModel("Qwen3 8B", _config(36, 4096, 12_288, 32, 8, 151_936)),
+    PublishedModel("Qwen2.5 14B", _config(48, 5120, 13_824, 40, 8, 152_064)),
+    PublishedModel("Qwen3 30B-A3B", _config(48, 2048, 6144, 32, 4, 151_936, experts=_experts(128, 8, 768, 48))),
+    PublishedModel("Qwen2.5 32B", _config(64, 5120, 27_648, 40, 8, 152_064)),
+    PublishedModel("Mixtral 8x7B", _config(32, 4096, 14_336, 32, 8, 32_000, experts=_experts(8, 2, 14_336, 32))),
+    PublishedModel("Llama 3.3 70B", _config(80, 8192, 28_672, 64, 8, 128_256)),
 )
 
 
@@ -116,11 +116,11 @@ def budget() -> Finding:
         model.name: {
             kind: verdict(model.needed_bytes(kind, device.type), available, total) for kind in BYTES_PER_WEIGHT
         }
-        for model in POPULAR
+        for model in PUBLISHED_MODELS
     }
     sizes = {
         model.name: {kind: round(model.needed_bytes(kind, device.type) / _GIB, 1) for kind in BYTES_PER_WEIGHT}
-        for model in POPULAR
+        for model in PUBLISHED_MODELS
     }
     text = f"{readable(available)} for engines now, of {readable(total)} that {device.type} may have"
     text += f", less {readable(claimed)} that engines here have claimed" if claimed else ""
@@ -137,5 +137,5 @@ def budget() -> Finding:
         "gib": sizes,
     }
     if not largest:
-        return warn(f"{text}: none of {len(POPULAR)} popular models fits", "close other programs", **figures)
-    return ok(f"{text}: {len(largest)} of {3 * len(POPULAR)} popular models and sizes fit", **figures)
+        return warn(f"{text}: none of {len(PUBLISHED_MODELS)} popular models fits", "close other programs", **figures)
+    return ok(f"{text}: {len(largest)} of {3 * len(PUBLISHED_MODELS)} popular models and sizes fit", **figures)

@@ -23,7 +23,7 @@ from gateway.protocol.local_network import local_network_hint
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class ProgramOutput:
     """A program's exit status, and its output before its errors; `status` is -1 where it could not run."""
 
     status: int
@@ -34,13 +34,13 @@ class Printed:
         return self.status == 0
 
 
-def printed(*argv: str) -> Printed:
+def printed(*argv: str) -> ProgramOutput:
     """Run a program for its output."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Printed(-1, str(error))
-    return Printed(done.returncode, (done.stdout + done.stderr).strip())
+        return ProgramOutput(-1, str(error))
+    return ProgramOutput(done.returncode, (done.stdout + done.stderr).strip())
 
 
 _OLDEST, _NEWEST = (3, 11), (3, 14)

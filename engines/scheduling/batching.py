@@ -17,7 +17,7 @@ from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, unavailable
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import TIMEOUT_EXPIRED, Alarm, Clock, Instance, stopping, tag
-from engines.scheduling.queues import Order, PriorityQueue, SameShapes, Waiting
+from engines.scheduling.queues import Order, PriorityQueue, QueuedCall, SameShapes
 from engines.scheduling.rate_limiter import Enrol
 
 # Minimum period of the search for expired calls if requests have timeouts of their own.
@@ -64,7 +64,7 @@ class DynamicBatcher:
         self._queue = PriorityQueue(config.dynamic_batching)  # with defaults for batches of sequences
         self._order = Order() if batching.preserve_ordering else None
         self._queued_rows = 0
-        self._batch: list[Waiting] = []  # waits to grow
+        self._batch: list[QueuedCall] = []  # waits to grow
         self._wanted_rows = 0  # with fewer rows than these in the queue, it has not grown enough
         self._delay = Alarm(clock, self._dispatch)
         self._rejection = Alarm(clock, self._deadline_over)
@@ -88,7 +88,7 @@ class DynamicBatcher:
                 self._order.join(call)
             self._pool.run(held, (call,))
             return
-        waiting = Waiting(call, self._clock.now_ns())
+        waiting = QueuedCall(call, self._clock.now_ns())
         if not self._queue.add(waiting):
             call.fail(unavailable(tag(call) + "Exceeds maximum queue size"))
             return
@@ -113,13 +113,13 @@ class DynamicBatcher:
         for waiting in self._clear():
             waiting.call.fail(error)
 
-    def _clear(self) -> list[Waiting]:
+    def _clear(self) -> list[QueuedCall]:
         self._stop_waiting_for_more()
         self._rejection.cancel()
         self._queued_rows = 0
         return self._queue.clear()
 
-    def _cancelled(self, waiting: Waiting) -> None:
+    def _cancelled(self, waiting: QueuedCall) -> None:
         if waiting.queue is not None:
             self._take_out(waiting)
             self._stop_waiting_for_more()
@@ -127,19 +127,19 @@ class DynamicBatcher:
             if self._queue and self._pool.free:
                 self._dispatch()
 
-    def _take_out(self, waiting: Waiting) -> None:
+    def _take_out(self, waiting: QueuedCall) -> None:
         self._queue.remove(waiting)
         self._queued_rows -= waiting.call.batch_size
         waiting.call.on_cancel = None
 
-    def _changes_nothing(self, waiting: Waiting) -> bool:
+    def _changes_nothing(self, waiting: QueuedCall) -> bool:
         """Whether a batch that waits to grow still waits after this call, which is at the end of the queue: it fits the
         batch, and the rows are fewer than the next preferred size."""
         if not self._batch or self._queued_rows >= self._wanted_rows or waiting.call.request.priority:
             return False
         return not self._same.is_needed or self._shapes(waiting) == self._shapes(self._batch[0])
 
-    def _shapes(self, waiting: Waiting) -> object:
+    def _shapes(self, waiting: QueuedCall) -> object:
         if waiting.shapes is None:
             waiting.shapes = self._same.of(waiting.call)
         return waiting.shapes
@@ -165,10 +165,10 @@ class DynamicBatcher:
         finally:
             self._is_dispatching = False
 
-    def _form(self, now: int) -> list[Waiting]:
+    def _form(self, now: int) -> list[QueuedCall]:
         """The batch to run now, from the head of the queue. Empty if waiting is better: then a timer is set."""
         sizes = self._sizes
-        batch: list[Waiting] = []
+        batch: list[QueuedCall] = []
         rows = 0
         best = 0  # number of calls that make the largest preferred size
         oldest = now

@@ -97,7 +97,7 @@ class _OrderedCall:
 REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
 
 
-class Waiting:
+class QueuedCall:
     """A call in a queue. `deadline_ns` is 0 without a timeout."""
 
     __slots__ = ("call", "deadline_ns", "queue", "shapes", "since_ns")
@@ -120,13 +120,13 @@ class PolicyQueue:
         self._default_timeout_ns = policy.default_timeout_microseconds * 1000
         self._may_override = policy.allow_timeout_override
         self._max_size = policy.max_queue_size
-        self._on_time: OrderedDict[Waiting, None] = OrderedDict()
-        self._late: OrderedDict[Waiting, None] = OrderedDict()
+        self._on_time: OrderedDict[QueuedCall, None] = OrderedDict()
+        self._late: OrderedDict[QueuedCall, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._on_time) + len(self._late)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedCall]:
         yield from self._on_time
         yield from self._late
 
@@ -134,7 +134,7 @@ class PolicyQueue:
     def is_full(self) -> bool:
         return bool(self._max_size) and len(self) >= self._max_size
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: QueuedCall) -> None:
         timeout_ns = self._default_timeout_ns
         # A request may shorten the default timeout, but neither lengthen it nor set one without a default.
         if self._may_override and 0 < waiting.call.request.timeout_us * 1000 < timeout_ns:
@@ -143,14 +143,14 @@ class PolicyQueue:
         waiting.queue = self
         self._on_time[waiting] = None
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: QueuedCall) -> None:
         waiting.queue = None
         if waiting in self._on_time:
             del self._on_time[waiting]
         else:
             del self._late[waiting]
 
-    def expire(self, now_ns: int) -> list[Waiting]:
+    def expire(self, now_ns: int) -> list[QueuedCall]:
         """Move the late ones behind the others, or remove and return them for rejection."""
         if not self._default_timeout_ns:
             return []
@@ -197,12 +197,12 @@ class PriorityQueue:
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedCall]:
         """In the order of execution."""
         for queue in self._queues.values():
             yield from queue
 
-    def add(self, waiting: Waiting) -> bool:
+    def add(self, waiting: QueuedCall) -> bool:
         """False if its queue is full."""
         level = waiting.call.request.priority
         if not 0 < level <= self._levels:
@@ -217,12 +217,12 @@ class PriorityQueue:
         self._size += 1
         return True
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: QueuedCall) -> None:
         assert waiting.queue is not None
         waiting.queue.remove(waiting)
         self._size -= 1
 
-    def expire(self, now_ns: int) -> list[Waiting]:
+    def expire(self, now_ns: int) -> list[QueuedCall]:
         """Apply the timeouts; returns the calls that are out of the queues now and to be rejected."""
         if not self._has_timeouts:
             return []
@@ -235,7 +235,7 @@ class PriorityQueue:
             return 0
         return min((when for queue in self._queues.values() if (when := queue.next_rejection_ns())), default=0)
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueuedCall]:
         everything = list(self)
         for waiting in everything:
             self.remove(waiting)

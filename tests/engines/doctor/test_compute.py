@@ -106,17 +106,17 @@ PUBLISHED = {
 
 def test_weights_of_popular_models() -> None:
     """The computed sizes agree with the model cards within 1 %."""
-    computed = {model.name: model.num_weights for model in budget.POPULAR}
+    computed = {model.name: model.num_weights for model in budget.PUBLISHED_MODELS}
     assert computed == pytest.approx(PUBLISHED, rel=0.01)
 
 
 def test_what_fits() -> None:
     """A Mac of 16 GB: an 8B model fits in 4 bits, is tight in 8, and does not fit in 16; more bits never need less."""
     available, total = 8 << 30, 12 << 30
-    model = next(model for model in budget.POPULAR if model.name == "Llama 3.1 8B")
+    model = next(model for model in budget.PUBLISHED_MODELS if model.name == "Llama 3.1 8B")
     needed = [model.needed_bytes(kind, "mps") for kind in ("int4", "int8", "fp16")]
     assert [budget.verdict(each, available, total) for each in needed] == [budget.FITS, budget.TIGHT, budget.NO]
-    for each in budget.POPULAR:
+    for each in budget.PUBLISHED_MODELS:
         sizes = [each.needed_bytes(kind, "mps") for kind in ("int4", "int8", "fp16")]
         assert sizes == sorted(sizes)
 
@@ -124,7 +124,7 @@ def test_what_fits() -> None:
 def test_the_budget_of_this_machine() -> None:
     """The table has a verdict for each model and size."""
     figures = budget.budget().figures
-    assert len(figures["models"]) == len(budget.POPULAR)
+    assert len(figures["models"]) == len(budget.PUBLISHED_MODELS)
     assert {verdict for kinds in figures["models"].values() for verdict in kinds.values()} <= {"fits", "tight", "no"}
 
 

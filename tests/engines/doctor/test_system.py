@@ -14,7 +14,7 @@ import pytest
 
 from engines.doctor import system
 from engines.doctor.finding import FindingStatus
-from engines.doctor.system import Printed, connect, printed
+from engines.doctor.system import ProgramOutput, connect, printed
 from gateway.protocol.local_network import HINT
 from tests.support.ports import free_port
 
@@ -35,7 +35,9 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(platform, "mac_ver", lambda: (release, ("", "", ""), "arm64"))
         for module in (system, system):
-            monkeypatch.setattr(module, "printed", lambda *argv: Printed(*answers.get(" ".join(argv), (-1, "no"))))
+            monkeypatch.setattr(
+                module, "printed", lambda *argv: ProgramOutput(*answers.get(" ".join(argv), (-1, "no")))
+            )
 
     return pretend
 
@@ -168,7 +170,7 @@ def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_that_are_not_there() -> None:
     """A program that does not exist gives a status and no exception."""
     assert printed("/nowhere/at-all").status == -1
-    assert printed("sh", "-c", "echo out; echo err >&2; exit 3") == Printed(3, "out\nerr")
+    assert printed("sh", "-c", "echo out; echo err >&2; exit 3") == ProgramOutput(3, "out\nerr")
 
 
 def test_an_engine_that_listens() -> None:
