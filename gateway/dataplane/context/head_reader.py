@@ -1,30 +1,49 @@
-"""Reads request heads through a cache.
+"""Reads request heads, of which most are new.
 
-Requests of one client have the same head but for a few volatile fields: the body's length, ids, traces, credentials.
-These are cut out before the rest is looked up, so that one `PreparedHead` serves all requests with the same rest. A
-field that a rule reads is never cut out.
+A head's fields are sorted by what the gateway does with them (`FieldKind`), by name. Few of them decide what happens to
+a request: they stand in a `PreparedHead`, which all requests with the same ones share. All others go on to the engine
+as the lines that came.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from enum import Enum
 from time import monotonic
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.server_timing import Timing
+from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
+from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import read_name, read_text
-from gateway.wire.http1.head import Field, RequestHead, read_length, read_request_head
+from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, read_length, read_request_head
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
 _LENGTH = b"content-length"
 _JSON_LENGTH = b"inference-header-content-length"
+_BLANKS = b" \t"
 
-# Fields that differ from request to request of the same client.
+# Fields that the gateway itself reads in a `PreparedHead`: few clients differ in them.
+_FEW_DIFFER_IN = HOP_BY_HOP | {
+    b"content-encoding",
+    b"content-type",
+    b"expect",
+    b"host",
+    b"via",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    REQUEST_FIELD,
+}
+# All bytes that may stand in a head; CR and LF only where a line ends (RFC 9112 section 2.2, RFC 9110 section 5.5).
+_LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# A bound for clients that invent names.
+_MAX_NAMES = 4096
+
+# Fields that differ from call to call of the same gRPC client.
 VOLATILE_FIELDS = frozenset(
     {
         _LENGTH,
@@ -45,6 +64,49 @@ VOLATILE_FIELDS = frozenset(
         b"x-correlation-id",
     }
 )
+
+
+class FieldKind(Enum):
+    """What the gateway does with a field."""
+
+    SHARED = "it may decide what happens to the request, and stands in the PreparedHead"
+    OWN = "it is read for each request"
+    PASSED = "it goes on as it came"
+    DROPPED = "only a trusted proxy may send it"
+    MALFORMED = "its name has characters that no name has"
+
+
+# An attribute of an Enum costs a call in Python 3.11, which adds up over the fields of a head.
+_SHARED, _OWN, _PASSED, _DROPPED, _MALFORMED = FieldKind
+
+
+class FieldKinds(dict[bytes, FieldKind]):
+    """The kinds of fields under one snapshot of the rules, by their names as clients write them."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        super().__init__()
+        self._own = frozenset({_LENGTH, _JSON_LENGTH, _REQUEST_ID, snapshot.session_field, *snapshot.unit_fields})
+        if snapshot.session_cookie:
+            self._own |= {b"cookie"}
+        self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+        self._trusts_forwarded = settings.trust_forwarded
+
+    def __missing__(self, name: bytes) -> FieldKind:
+        if _NAME.fullmatch(name) is None:
+            return _MALFORMED
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        kind = self[name] = self._kind(name.lower())
+        return kind
+
+    def _kind(self, name: bytes) -> FieldKind:
+        if name in self._of_rules:
+            return _SHARED
+        if name in self._own:
+            return _OWN
+        if name in FORWARDED and not self._trusts_forwarded:
+            return _DROPPED
+        return _SHARED if name in _FEW_DIFFER_IN else _PASSED
 
 
 def volatile_names(snapshot: Snapshot) -> frozenset[bytes]:
@@ -76,77 +138,90 @@ class Request:
 
     `length` is the body's, None where it is chunked; `json_length` that of the JSON before the binary tensors of a V2
     body. `id` is None where the client sent none, and so is `session`, which is only read where rules use it; `units`
-    are the headers that experiments assign by. `lines` are the volatile fields as they go to an engine.
+    are the headers that experiments assign by. `lines` are the fields that are not in the plan, as they go to an
+    engine.
     """
 
-    __slots__ = ("id", "json_length", "length", "lines", "plan", "session", "timing", "units", "volatile")
+    __slots__ = ("_fields", "id", "json_length", "length", "lines", "plan", "session", "timing", "units")
 
-    def __init__(self, plan: PreparedHead, volatile: list[Field]) -> None:
-        """`volatile` are the fields that were cut out, names in lower case.
+    def __init__(self, plan: PreparedHead, own: list[Field], lines: bytes) -> None:
+        """`own` are the fields that are read for each request, names in lower case.
 
         Raises: ValueError that says what is malformed.
         """
         self.plan = plan
         self.timing: Timing | None = None
-        # A field that a rule reads was not cut out: it stands in the plan's head.
+        self._fields: list[Field] | None = None
+        self.id = plan.request_id
+        self.json_length = plan.json_length
         self.length = plan.head.length
-        self.id: bytes | None = plan.head.value(_REQUEST_ID)
-        self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
-        session_field = plan.snapshot.session_field
-        self.session = session_of(plan.snapshot, volatile, plan.head.fields) if session_field else None
-        self.units = units_of(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
-        length = plan.head.value(_LENGTH)
-        if length is not None:  # a rule reads it; a rewritten body has another length
-            self.length = 0
-            volatile = [*volatile, (_LENGTH, length)]
-        self.volatile = volatile
         length = None
-        lines: list[bytes] = []
-        for field in volatile:
-            name, value = field
-            if name == _REQUEST_ID:
-                self.id = value  # written by the handler that sends the request on
-                continue
+        for name, value in own:
             if name == _LENGTH:
                 if length is not None or self.length != 0:
                     raise ValueError("more than one field tells the body's length")
                 length = value
                 self.length = read_length(value)
+            elif name == _REQUEST_ID:
+                self.id = value  # written by the handler that sends the request on
             elif name == _JSON_LENGTH:
                 if self.json_length is not None:
                     raise ValueError("the field inference-header-content-length stands more than once")
                 self.json_length = value
-            lines.append(b"%b: %b\r\n" % field)
-        self.lines = b"".join(lines)
+        snapshot = plan.snapshot
+        self.session = session_of(snapshot, own, plan.head.fields) if snapshot.session_field else None
+        self.units = units_of(snapshot, own) if snapshot.unit_fields else None
+        self.lines = lines + plan.length_line
+
+    @classmethod
+    def of_fields(cls, plan: PreparedHead, fields: list[Field]) -> Request:
+        """A request with these fields beside the plan's, names in lower case.
+
+        Raises: ValueError.
+        """
+        return cls(plan, fields, b"".join([b"%b: %b\r\n" % field for field in fields if field[0] != _REQUEST_ID]))
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body is rewritten, that length."""
-        request = Request.__new__(Request)
-        request.plan = plan
-        request.id = self.id
-        request.json_length = self.json_length
-        request.session = self.session
-        request.units = self.units
-        request.timing = self.timing
-        if content_length is None:
-            request.length, request.volatile, request.lines = self.length, self.volatile, self.lines
-            return request
-        request.length = content_length
-        request.volatile = [field for field in self.volatile if field[0] != _LENGTH]
-        request.volatile.append((_LENGTH, b"%d" % content_length))
-        request.lines = request.lines_without(())
-        return request
+        made = Request.__new__(Request)
+        made.plan = plan
+        made.id = self.id
+        made.json_length = self.json_length
+        made.session = self.session
+        made.units = self.units
+        made.timing = self.timing
+        made.length, made.lines, made._fields = self.length, self.lines, self._fields
+        if content_length is not None:
+            made.length = content_length
+            made.replace_lines(self.lines_without((_LENGTH,)) + b"content-length: %d\r\n" % content_length)
+        return made
+
+    def replace_lines(self, lines: bytes) -> None:
+        self.lines = lines
+        self._fields = None
 
     def timed(self, since: float = 0.0) -> Request:
         """The same with a timing where the client requests one; from now on, or `since`."""
         if not self.plan.wants_timing or self.timing is not None:
             return self
-        request = self.of(self.plan)
-        request.timing = Timing(since or monotonic())
-        return request
+        made = self.of(self.plan)
+        made.timing = Timing(since or monotonic())
+        return made
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields in `lines`, names in lower case."""
+        fields = self._fields
+        if fields is None:
+            parts = [line.partition(b":") for line in self.lines.split(b"\r\n")[:-1]]
+            fields = self._fields = [(name.lower(), value.strip(_BLANKS)) for name, _, value in parts]
+        return fields
 
     def value(self, name: bytes) -> bytes | None:
-        for field in self.volatile:
+        """The first of the client's fields of this name, in lower case."""
+        if name == _REQUEST_ID:
+            return self.id
+        for field in self.fields:
             if field[0] == name:
                 return field[1]
         return self.plan.field(name)
@@ -159,9 +234,8 @@ class Request:
         return (units.get(header) if units is not None else None) or self.plan.facts.headers.get(header)
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
-        """`lines` but for the fields that the engine's own take the place of."""
-        remaining = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
-        return b"".join([b"%b: %b\r\n" % field for field in remaining])
+        """`lines` without the fields of these names."""
+        return b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] not in names])
 
 
 def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
@@ -197,11 +271,10 @@ class HeadReader:
     """Reads heads by one snapshot of the rules."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        self._names = volatile_names(snapshot)
-        self._volatile = re.compile(
-            rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, sorted(self._names)))
-        )
-        self._plans = Memo(lambda head: PreparedHead(read_request_head(head), snapshot, settings))
+        self._snapshot = snapshot
+        self._settings = settings
+        self._kinds = FieldKinds(snapshot, settings)
+        self._plans = Memo(self._plan)
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
         self._requests = Memo(self._read)
 
@@ -217,22 +290,68 @@ class HeadReader:
 
         Raises: GatewayError(BAD_REQUEST).
         """
-        steady, volatile = split_fields(fields, self._names)
-        return _request(self._plans_of_fields(b"\0".join((method, target, *steady))), volatile)
+        shared: list[bytes] = [method, target]
+        others: list[Field] = []
+        for field in fields:
+            kind = self._kinds[field[0]]
+            if kind is _SHARED:
+                shared += field
+            elif kind is not _DROPPED:
+                others.append(field)
+        plan = self._plans_of_fields(b"\0".join(shared))
+        try:
+            return Request.of_fields(plan, others)
+        except ValueError as error:
+            raise _bad_request(error) from error
 
     def _read(self, head: bytes) -> Request:
-        # What stands between the volatile fields, then each one's name and value, in turn.
-        parts = self._volatile.split(head)
-        plan = self._plans(b"".join(parts[::3]))
-        volatile = [(name.lower(), value.rstrip()) for name, value in zip(parts[1::3], parts[2::3], strict=True)]
-        return _request(plan, volatile)
+        lines = head.split(b"\r\n")
+        num_ends = len(lines) - 1
+        if head.count(b"\r") != num_ends or head.count(b"\n") != num_ends or head.translate(None, _LEGAL):
+            return self._read_strictly(head)
+        kinds = self._kinds
+        shared = lines[:1]
+        passed: list[bytes] = []
+        own: list[Field] = []
+        for line in lines[1:-2]:
+            name, colon, value = line.partition(b":")
+            kind = kinds[name]
+            if kind is _PASSED:
+                passed.append(line)
+            elif kind is _SHARED:
+                shared.append(line)
+            elif kind is _OWN:
+                name = name.lower()
+                own.append((name, value.strip(_BLANKS)))
+                if name != _REQUEST_ID:
+                    passed.append(line)
+            elif kind is _MALFORMED:
+                return self._read_strictly(head)
+            if not colon:
+                return self._read_strictly(head)
+        plan = self._plans(b"\r\n".join(shared))
+        if plan.head.names_fields_of_this_hop:  # which may be any
+            return self._read_strictly(head)
+        passed.append(b"")
+        try:
+            return Request(plan, own, b"\r\n".join(passed))
+        except ValueError as error:
+            raise _bad_request(error) from error
+
+    def _plan(self, shared: bytes) -> PreparedHead:
+        return PreparedHead(read_request_head(shared + b"\r\n\r\n"), self._snapshot, self._settings)
+
+    def _read_strictly(self, head: bytes) -> Request:
+        """Read a head with all of its fields in the plan; llhttp says what is malformed."""
+        plan = PreparedHead(read_request_head(head), self._snapshot, self._settings)
+        request = Request(plan, [], b"")
+        request.session = session_of(self._snapshot, plan.head.fields, [])
+        request.units = units_of(self._snapshot, plan.head.fields)
+        return request
 
 
-def _request(plan: PreparedHead, volatile: list[Field]) -> Request:
-    try:
-        return Request(plan, volatile)
-    except ValueError as error:
-        raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+def _bad_request(error: ValueError) -> GatewayError:
+    return GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}")
 
 
 def _head_of(key: bytes) -> RequestHead:

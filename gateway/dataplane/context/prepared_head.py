@@ -75,11 +75,14 @@ class PreparedHead:
         "head",
         "is_fleet",
         "is_inference",
+        "json_length",
         "keeps_forwarded_proto",
+        "length_line",
         "lines",
         "opening",
         "passes",
         "passes_if_kept",
+        "request_id",
         "request_line",
         "route_target",
         "snapshot",
@@ -99,6 +102,7 @@ class PreparedHead:
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
         self.wants_timing = head.value(REQUEST_FIELD) is not None
+        self._read_request_fields()
         self.lines = b""
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
         self.translated: dict[object, PreparedHead] = {}
@@ -145,6 +149,13 @@ class PreparedHead:
         )
         if call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
+
+    def _read_request_fields(self) -> None:
+        """Read the fields that `Request` reads elsewhere where no rule reads them."""
+        self.request_id = self.head.value(b"x-request-id")
+        self.json_length = self.head.value(b"inference-header-content-length")
+        length = self.head.value(b"content-length")
+        self.length_line = b"content-length: %b\r\n" % length if length is not None else b""
 
     def field(self, name: bytes) -> bytes | None:
         """The first field of this name, in lower case."""
@@ -210,6 +221,7 @@ class PreparedHead:
         prepared.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
+        prepared._read_request_fields()
         prepared.encoding = None
         prepared.without_body = False
         call = read_path(path.partition("?")[0]) if route_target.engine.spec.protocol.is_v2 else None

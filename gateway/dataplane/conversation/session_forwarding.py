@@ -45,11 +45,11 @@ def held_by_engine(
     written = _written(_fields(head), request, route_target, session_id, field, {*identity.session_parameters})
     header = identity.session_header.encode("ascii")
     forwarded = request.of(_with_header(request.plan, route_target, header, session_id), len(written) + len(tensors))
-    forwarded.volatile = [entry for entry in forwarded.volatile if entry[0] not in (header, _JSON_LENGTH)]
+    lines = forwarded.lines_without((header, _JSON_LENGTH))
     if length is not None:
         forwarded.json_length = b"%d" % len(written)
-        forwarded.volatile.append((_JSON_LENGTH, forwarded.json_length))
-    forwarded.lines = forwarded.lines_without(())
+        lines += b"inference-header-content-length: %b\r\n" % forwarded.json_length
+    forwarded.replace_lines(lines)
     return forwarded, written + tensors
 
 

@@ -163,7 +163,7 @@ class MirroringHandler(ForwardingHandler):
 def _head(request: Request, route: str, size: int, dropped: frozenset[bytes]) -> str:
     """The head of the candidate's request: the client's without the `dropped` fields, and the route."""
     head = request.plan.head
-    fields = [field for field in (*head.fields, *request.volatile) if field[0] not in dropped]
+    fields = [field for field in (*head.fields, *request.fields) if field[0] not in dropped]
     fields += [(b"x-request-id", request.id or b""), (b"x-pointsman-shadow", route.encode("latin-1"))]
     opening = f"{head.method} {head.target.decode('latin-1')} HTTP/1.1\r\nhost: pointsman\r\ncontent-length: {size}\r\n"
     return f"{opening}{lines_of(fields).decode('latin-1')}\r\n"

@@ -185,4 +185,4 @@ def rest_of_call(client: CallClient, head: CallHead, converted: RestRequest, req
         fields.append((b"content-length", b"%d" % len(converted.body.data)))
     rest_head = RequestHead(converted.method.encode("ascii"), converted.target.encode("ascii"), fields, False)
     plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc")
-    return Request(plan, [(b"x-request-id", request_id)])
+    return Request.of_fields(plan, [(b"x-request-id", request_id)])

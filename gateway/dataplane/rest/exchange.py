@@ -347,7 +347,7 @@ class Exchange(UpstreamHandler):
         if not (body.is_complete and body.can_be_sent_again):
             return None
         opening = plan.opening if route_target is plan.route_target else plan.leading(route_target).opening
-        fields = [field for field in (*plan.head.fields, *self._request.volatile) if field[0] in _OF_BODIES]
+        fields = [field for field in (*plan.head.fields, *self._request.fields) if field[0] in _OF_BODIES]
         return Input(InputProtocol.REST, opening.split(b" ")[1], tuple(fields), body.held())
 
     def field(self, name: bytes) -> bytes | None:

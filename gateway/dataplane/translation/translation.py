@@ -416,15 +416,15 @@ class _ResumePolicy:
 def _request_towards(request: Request, route_target: RouteTarget, engine_request: EngineRequest) -> Request:
     """What the target's engine is asked for a client's request, with the client's own fields as far as they still hold.
     Anthropic's clients tell their key in a field of its own: engines read it where all others do."""
-    volatile = [field for field in request.volatile if field[0] not in _OF_THE_CLIENT]
+    volatile = [field for field in request.fields if field[0] not in _OF_THE_CLIENT]
     head = request.plan.head
-    key = next((value for name, value in request.volatile if name == _API_KEY), None) or head.value(_API_KEY)
+    key = next((value for name, value in request.fields if name == _API_KEY), None) or head.value(_API_KEY)
     if key and head.value(_AUTHORIZATION) is None and all(name != _AUTHORIZATION for name, _ in volatile):
         volatile.append((_AUTHORIZATION, b"Bearer " + key))
     volatile.append((_LENGTH, b"%d" % len(engine_request.body)))
     if request.id is not None:
         volatile.append((_REQUEST_ID, request.id))
-    upstream_request = Request(_plan_towards(request.plan, route_target, engine_request), volatile)
+    upstream_request = Request.of_fields(_plan_towards(request.plan, route_target, engine_request), volatile)
     upstream_request.timing = request.timing
     return upstream_request
 

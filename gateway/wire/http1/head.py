@@ -23,7 +23,7 @@ HEAD_END = b"\r\n\r\n"
 Field = tuple[bytes, bytes]
 
 # Fields of one connection only (RFC 9110 section 7.6.1). The sender of a relayed message writes the framing.
-_HOP_BY_HOP = frozenset(
+HOP_BY_HOP = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -38,7 +38,8 @@ _HOP_BY_HOP = frozenset(
 )
 # Fields that must not be repeated.
 _SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
-_SPECIAL = _HOP_BY_HOP | _SINGLE
+_CONNECTION_OPTIONS = HOP_BY_HOP | {b"close", b""}
+_SPECIAL = HOP_BY_HOP | _SINGLE
 
 # llhttp reads RTSP, ICE and other versions too, an empty line before a reply, and any byte in a reason.
 _REQUEST_LINE = re.compile(rb"[\r\n]*[^\s]+ [^\s]+ HTTP/1\.[01]\r\n")
@@ -66,7 +67,15 @@ class RequestHead(_Head):
     """A request's head: field names in lower case, end-to-end fields only. `length` is the body's; None: it is chunked.
     A reply to an `is_http_10` request must not be chunked."""
 
-    __slots__ = ("expects_continue", "is_http_10", "keep_alive", "length", "method", "target")
+    __slots__ = (
+        "expects_continue",
+        "is_http_10",
+        "keep_alive",
+        "length",
+        "method",
+        "names_fields_of_this_hop",
+        "target",
+    )
 
     def __init__(self, method: bytes, target: bytes, fields: list[Field], is_http_10: bool) -> None:
         named, self.fields, connection = _sort_out(fields)
@@ -83,6 +92,8 @@ class RequestHead(_Head):
         self.is_http_10 = is_http_10
         self.length = None if is_chunked else length or 0
         self.keep_alive = _keeps_alive(connection, is_http_10)
+        # Whether its Connection field names fields that are not of one hop in all messages.
+        self.names_fields_of_this_hop = not connection <= _CONNECTION_OPTIONS
         self.expects_continue = expect is not None and not is_http_10
 
 
@@ -176,7 +187,7 @@ def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], fro
             named[name] = value = field[1].rstrip(b" \t")
             if name == b"connection":
                 connection |= frozenset(option.strip().lower() for option in value.split(b","))
-            elif name not in _HOP_BY_HOP:
+            elif name not in HOP_BY_HOP:
                 forwarded.append(field)
         else:
             forwarded.append(field)
