@@ -108,8 +108,6 @@ class UpstreamAttempts(Generic[Carrier]):
         if self._admission is not None:
             self._admission.resume()
 
-    # State
-
     @property
     def is_open(self) -> bool:
         return self.attempt is not None and self.attempt.is_open

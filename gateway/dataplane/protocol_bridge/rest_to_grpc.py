@@ -207,8 +207,8 @@ class RestToGrpcHandler(Handler):
             call_plan = plan.calls[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
             call_plan.rest_facts = plan.facts
             call_plan.request_line = plan.request_line
-        volatile = [field for field in self._request.fields if field[0] not in _OF_REST]
-        return CallHead(call_plan, [*volatile, (b"x-request-id", self._request_id)])
+        fields = [field for field in self._request.fields if field[0] not in _OF_REST]
+        return CallHead(call_plan, [*fields, (b"x-request-id", self._request_id)])
 
     def _fields(self) -> list[Field]:
         head = self._plan.head

@@ -369,8 +369,7 @@ class TranslatingHandler(Handler, ReplySink):
         log_request(self._client, self._request, status, reason, self._started_at, route_target=self._route_target)
 
 
-# How often one generation goes on elsewhere.
-_MAX_RESUMED = 3
+_MAX_RESUMED = 3  # of one generation
 
 
 class _ResumePolicy:
@@ -414,17 +413,16 @@ class _ResumePolicy:
 
 
 def _request_towards(request: Request, route_target: RouteTarget, engine_request: EngineRequest) -> Request:
-    """What the target's engine is asked for a client's request, with the client's own fields as far as they still hold.
-    Anthropic's clients tell their key in a field of its own: engines read it where all others do."""
-    volatile = [field for field in request.fields if field[0] not in _OF_THE_CLIENT]
-    head = request.plan.head
-    key = next((value for name, value in request.fields if name == _API_KEY), None) or head.value(_API_KEY)
-    if key and head.value(_AUTHORIZATION) is None and all(name != _AUTHORIZATION for name, _ in volatile):
-        volatile.append((_AUTHORIZATION, b"Bearer " + key))
-    volatile.append((_LENGTH, b"%d" % len(engine_request.body)))
+    """The request for the target's engine, with those of the client's fields that still hold. Anthropic's clients send
+    their key in a field of its own; engines read it where all others send it."""
+    fields = [field for field in request.fields if field[0] not in _OF_THE_CLIENT]
+    key = request.value(_API_KEY)
+    if key and request.value(_AUTHORIZATION) is None:
+        fields.append((_AUTHORIZATION, b"Bearer " + key))
+    fields.append((_LENGTH, b"%d" % len(engine_request.body)))
     if request.id is not None:
-        volatile.append((_REQUEST_ID, request.id))
-    upstream_request = Request.of_fields(_plan_towards(request.plan, route_target, engine_request), volatile)
+        fields.append((_REQUEST_ID, request.id))
+    upstream_request = Request.of_fields(_plan_towards(request.plan, route_target, engine_request), fields)
     upstream_request.timing = request.timing
     return upstream_request
 
