@@ -2,6 +2,9 @@
 #
 #   . scripts/venv.sh EXTRA
 
+# Containers often set this; every process would compile all its modules again, at twice the CPU of its start.
+unset PYTHONDONTWRITEBYTECODE
+
 # What a Python must be for the packages to have builds for it.
 is_supported() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1
