@@ -14,7 +14,7 @@ from gateway.wire.memo import Memo
 
 _MAX_HEAD_BYTES = 256 * 1024
 
-_read_head = Memo(read_response_head)
+_read_head = Memo(read_response_head, on_second_sight=True)
 
 
 class ReplyReceiver(Protocol):

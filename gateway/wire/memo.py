@@ -21,19 +21,19 @@ class Memo(Generic[Value]):
     """`read`, cached by its argument, in bounded memory. What `read` raises is raised and not cached; it must not
     return None.
 
-    A key is cached when it comes for the second time: most heads have an id or a trace of their own and never come
-    again, and to store them costs more than to read them. Cached values are of two generations: when the young one is
-    full it becomes the old one, from which values in use move back.
+    Cached values are of two generations: when the young one is full it becomes the old one, from which values in use
+    move back. With `on_second_sight` a key is cached when it comes for the second time: most heads have an id or a
+    trace of their own and never come again, and to store them costs more than to read them.
     """
 
     __slots__ = ("_old", "_read", "_seen", "_size", "_young")
 
-    def __init__(self, read: Callable[[bytes], Value], size: int = 1024) -> None:
+    def __init__(self, read: Callable[[bytes], Value], size: int = 1024, *, on_second_sight: bool = False) -> None:
         self._read = read
         self._size = size  # values of one generation
         self._young: dict[bytes, Value] = {}
         self._old: dict[bytes, Value] = {}
-        self._seen: set[int] = set()  # hashes of keys that came once, the doorkeeper
+        self._seen: set[int] | None = set() if on_second_sight else None  # the doorkeeper: hashes of keys that came
 
     def __call__(self, key: bytes) -> Value:
         value = self._young.get(key)
@@ -49,7 +49,7 @@ class Memo(Generic[Value]):
             if len(key) > _LONGEST_KEY:
                 return value
             seen, mark = self._seen, hash(key)
-            if mark not in seen:
+            if seen is not None and mark not in seen:
                 if len(seen) >= self._size * _SEEN_FACTOR:
                     seen.clear()
                 seen.add(mark)

@@ -81,7 +81,7 @@ class RestServer(ConnectionServer):
         super().__init__()
         self.application = app
         self.limits = limits or ClientLimits()
-        self.read: Memo[PreparedRequest] = Memo(lambda head: PreparedRequest(head, app))
+        self.read: Memo[PreparedRequest] = Memo(lambda head: PreparedRequest(head, app), on_second_sight=True)
         self.tasks: set[asyncio.Task[None]] = set()
 
     def new_connection(self) -> HttpConnection:

@@ -276,7 +276,7 @@ class HeadReader:
         self._kinds = FieldKinds(snapshot, settings)
         self._plans = Memo(self._plan)
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
-        self._requests = Memo(self._read)
+        self._requests = Memo(self._read, on_second_sight=True)
 
     def __call__(self, head: bytes) -> Request:
         """Read a whole head, from the request line to the empty line.
