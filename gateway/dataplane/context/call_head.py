@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterable
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.head_reader import fields_of, session_of, split_fields, units_of, volatile_names
+from gateway.dataplane.context.head_reader import fields_of, session_of, units_of
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
@@ -33,6 +34,27 @@ _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"}
 # Fields that REST requests have in a form of their own, or not at all.
 _OF_GRPC = frozenset(
     {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
+)
+# Fields that differ from call to call of the same gRPC client.
+_VOLATILE = frozenset(
+    {
+        b"content-length",
+        b"inference-header-content-length",
+        _REQUEST_ID,
+        b"authorization",
+        b"b3",
+        b"cookie",
+        b"traceparent",
+        b"tracestate",
+        b"x-amzn-trace-id",
+        b"x-api-key",
+        b"x-b3-parentspanid",
+        b"x-b3-sampled",
+        b"x-b3-spanid",
+        b"x-b3-traceid",
+        b"x-cloud-trace-context",
+        b"x-correlation-id",
+    }
 )
 # A bound for clients that invent names.
 _MAX_DECISIONS = 1024
@@ -255,17 +277,36 @@ class CallHeadBuilder:
         return head
 
 
+def _volatile_names(snapshot: Snapshot) -> frozenset[bytes]:
+    """The fields that are cut out of heads under these rules: those that no rule reads."""
+    identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+    required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+    return (_VOLATILE | identity | snapshot.unit_fields) - required
+
+
+def _split_fields(fields: Iterable[Field], volatile: Collection[bytes]) -> tuple[list[bytes], list[Field]]:
+    """The steady fields, each name followed by its value, to be joined by NULs as a key; and the volatile ones."""
+    steady: list[bytes] = []
+    cut: list[Field] = []
+    for field in fields:
+        if field[0] in volatile:
+            cut.append(field)
+        else:
+            steady += field
+    return steady, cut
+
+
 class CallReader:
     """Reads calls' fields by one snapshot of the rules, and caches what follows from them."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        self._volatile = volatile_names(snapshot) | {_TIMEOUT, _REQUEST_ID}
+        self._volatile = _volatile_names(snapshot) | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: no field of the message or the target.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
         self._plans = Memo(lambda key: CallPlan(fields_of(key.split(b"\0")), snapshot, settings))
 
     def __call__(self, block: Block) -> CallHead:
-        steady, volatile = split_fields(block.fields, self._volatile)
+        steady, volatile = _split_fields(block.fields, self._volatile)
         return CallHead(self._plans(b"\0".join(steady)), volatile)
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:

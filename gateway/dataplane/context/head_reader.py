@@ -8,7 +8,7 @@ as the lines that came.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from enum import Enum
 from time import monotonic
 
@@ -42,28 +42,6 @@ _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # A bound for clients that invent names.
 _MAX_NAMES = 4096
-
-# Fields that differ from call to call of the same gRPC client.
-VOLATILE_FIELDS = frozenset(
-    {
-        _LENGTH,
-        _JSON_LENGTH,
-        _REQUEST_ID,
-        b"authorization",
-        b"b3",
-        b"cookie",
-        b"traceparent",
-        b"tracestate",
-        b"x-amzn-trace-id",
-        b"x-api-key",
-        b"x-b3-parentspanid",
-        b"x-b3-sampled",
-        b"x-b3-spanid",
-        b"x-b3-traceid",
-        b"x-cloud-trace-context",
-        b"x-correlation-id",
-    }
-)
 
 
 class FieldKind(Enum):
@@ -107,25 +85,6 @@ class FieldKinds(dict[bytes, FieldKind]):
         if name in FORWARDED and not self._trusts_forwarded:
             return _DROPPED
         return _SHARED if name in _FEW_DIFFER_IN else _PASSED
-
-
-def volatile_names(snapshot: Snapshot) -> frozenset[bytes]:
-    """The fields that are cut out of heads under these rules: those that no rule reads."""
-    identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-    required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-    return (VOLATILE_FIELDS | identity | snapshot.unit_fields) - required
-
-
-def split_fields(fields: Iterable[Field], volatile: Collection[bytes]) -> tuple[list[bytes], list[Field]]:
-    """The steady fields, each name followed by its value, to be joined by NULs as a key; and the volatile ones."""
-    steady: list[bytes] = []
-    cut: list[Field] = []
-    for field in fields:
-        if field[0] in volatile:
-            cut.append(field)
-        else:
-            steady += field
-    return steady, cut
 
 
 def fields_of(parts: list[bytes]) -> list[Field]:
