@@ -36,6 +36,10 @@ class ParserState(Enum):
     LINGER = "dropped: the client reads the last reply"
 
 
+# An attribute of an Enum costs a call in Python 3.11; these are read several times per request.
+_HEAD, _BODY, _REPLY, _LINGER = ParserState
+
+
 class Owed(Enum):
     """What the client has to do next; `Http1Server._seconds` is how long it may take."""
 
@@ -94,7 +98,7 @@ class Http1Server(asyncio.Protocol):
         self._max_head_bytes = max_head_bytes
         self._max_body_bytes = max_body_bytes
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
-        self._state = ParserState.HEAD
+        self._state = _HEAD
         self._buffer = b""  # an incomplete head, or requests that wait
         self._body: BodyReader = cast(BodyReader, None)  # set with the state BODY
         self._expects_continue = False
@@ -110,11 +114,11 @@ class Http1Server(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is ParserState.HEAD and not self.is_paused:
+        if state is _HEAD and not self.is_paused:
             self._read_head(self._buffer + data if self._buffer else data)
-        elif state is ParserState.BODY:
+        elif state is _BODY:
             self._read_body(data)
-        elif state is ParserState.LINGER:
+        elif state is _LINGER:
             self._num_reads += 1
         else:  # it waits until the reply before it is written, and most of that read
             self._buffer += data
@@ -126,7 +130,7 @@ class Http1Server(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        if self._state is ParserState.HEAD and self._buffer:
+        if self._state is _HEAD and self._buffer:
             self._set_reading(True)
             self.loop.call_soon(self._read_waiting)
 
@@ -170,7 +174,7 @@ class Http1Server(asyncio.Protocol):
 
     def _begin_body(self, length: int | None, *, expects_continue: bool) -> None:
         """A body follows, of this length or, where that is None, chunked."""
-        self._state = ParserState.BODY
+        self._state = _BODY
         self._buffer = b""
         self._body = BodyReader(length)
         self._expects_continue = expects_continue
@@ -188,7 +192,7 @@ class Http1Server(asyncio.Protocol):
             return
         ended = body.has_ended
         if ended:
-            self._state = ParserState.REPLY
+            self._state = _REPLY
             self._buffer = body.rest
             self._expects_continue = False
             self._set_reading(True)
@@ -196,7 +200,7 @@ class Http1Server(asyncio.Protocol):
 
     def _read_waiting(self) -> None:
         """Read what came while the last request was answered."""
-        if self._state is ParserState.HEAD and self._buffer and not self.is_paused and not self._transport.is_closing():
+        if self._state is _HEAD and self._buffer and not self.is_paused and not self._transport.is_closing():
             data, self._buffer = self._buffer, b""
             self._read_head(data)
 
@@ -209,11 +213,11 @@ class Http1Server(asyncio.Protocol):
             self._transport.write(CONTINUE)
 
     def pause_body(self) -> None:
-        if self._state is ParserState.BODY:
+        if self._state is _BODY:
             self._set_reading(False)
 
     def resume_body(self) -> None:
-        if self._state is ParserState.BODY:
+        if self._state is _BODY:
             self._set_reading(True)
 
     def close_after_reply(self) -> None:
@@ -222,12 +226,12 @@ class Http1Server(asyncio.Protocol):
     def _end_reply(self) -> None:
         """The reply is written: go on with the next request, the rest of this one's body, or close."""
         state = self._state
-        if self._closes_after_reply or (state is ParserState.BODY and not self._skips_bodies):
+        if self._closes_after_reply or (state is _BODY and not self._skips_bodies):
             self._close_gently()
-        elif state is ParserState.BODY:
+        elif state is _BODY:
             self._set_reading(True)
         else:
-            self._state = ParserState.HEAD
+            self._state = _HEAD
             if self._buffer:
                 self._set_reading(True)
                 self.loop.call_soon(self._read_waiting)
@@ -240,7 +244,7 @@ class Http1Server(asyncio.Protocol):
         self.loop.call_later(_DRAIN_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if self._state is ParserState.HEAD and not self._buffer:
+        if self._state is _HEAD and not self._buffer:
             self._transport.close()
 
     def abort(self) -> None:
@@ -258,21 +262,21 @@ class Http1Server(asyncio.Protocol):
             seconds = _LINGER_SECONDS if owed[0] is Owed.CLOSE else self._seconds(owed[0])
             if seconds is not None and now - self._owed_since > seconds:
                 self._time_out(owed[0])
-        if self._state is ParserState.LINGER and now > self._lingers_until:
+        if self._state is _LINGER and now > self._lingers_until:
             self._transport.abort()
 
     def _find_owed(self) -> tuple[Owed, int] | None:
         state, transport = self._state, self._transport
         unsent = transport.get_write_buffer_size()
-        if self.is_paused or (unsent and (state is ParserState.LINGER or transport.is_closing())):
+        if self.is_paused or (unsent and (state is _LINGER or transport.is_closing())):
             return Owed.READ, unsent
-        if state is ParserState.LINGER:
+        if state is _LINGER:
             return Owed.CLOSE, self._num_reads
-        if state is ParserState.HEAD:
+        if state is _HEAD:
             if self._buffer:
                 return Owed.HEAD, self._num_requests
             return Owed.NEXT_HEAD if self._num_requests else Owed.FIRST_HEAD, self._num_requests
-        if state is ParserState.BODY and self._is_reading:
+        if state is _BODY and self._is_reading:
             return Owed.BODY, self._num_reads
         return None
 
@@ -287,10 +291,10 @@ class Http1Server(asyncio.Protocol):
 
     def _close_gently(self) -> None:
         """Close; where the client still sends, read on for a moment."""
-        if self._state is not ParserState.BODY and not self._buffer:
+        if self._state is not _BODY and not self._buffer:
             self._transport.close()
             return
-        self._state = ParserState.LINGER
+        self._state = _LINGER
         self._buffer = b""
         self._lingers_until = monotonic() + _LINGER_SECONDS_IN_ALL
         self._set_reading(True)

@@ -11,7 +11,7 @@ from gateway.net.sockets import has_hung_up
 from gateway.wire.http2.connection import Http2Connection, Opening
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
-from gateway.wire.http2.peer_state import PeerState
+from gateway.wire.http2.peer_state import ENDED
 from gateway.wire.http2.state import Http2Limits
 from gateway.wire.http2.stream import Stream
 
@@ -218,7 +218,7 @@ class Http2Server(Http2Transport):
 
     def call_ended(self, stream: Stream) -> None:
         """The reply is sent or buffered; what the client still sends is not read."""
-        if stream.is_sent and stream.peer_state is not PeerState.ENDED:
+        if stream.is_sent and stream.peer_state is not ENDED:
             stream.reset(ErrorCode.NO_ERROR)
 
     def drain(self) -> None:

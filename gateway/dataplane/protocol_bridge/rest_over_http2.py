@@ -20,7 +20,7 @@ from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders, literals
-from gateway.wire.http2.peer_state import PeerState
+from gateway.wire.http2.peer_state import ENDED
 from gateway.wire.http2.stream import Stream
 
 _CONTINUE = CachedHeaders([(b":status", b"100")])
@@ -58,7 +58,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._owed = 0
         self._streams_events = False
         self._is_body_paused = False
-        self._has_ended = stream.peer_state is PeerState.ENDED
+        self._has_ended = stream.peer_state is ENDED
         self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:

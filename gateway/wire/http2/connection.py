@@ -25,7 +25,7 @@ from gateway.wire.http2.frames import (
     Setting,
     unpack_head,
 )
-from gateway.wire.http2.peer_state import PeerState
+from gateway.wire.http2.peer_state import SENDING
 from gateway.wire.http2.state import ConnectionState, Http2Limits
 from gateway.wire.http2.stream import ConnectionOwner, Stream, StreamReceiver
 
@@ -36,6 +36,7 @@ _BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
 
 # What the peer has yet to send to open the connection (section 3.4): the client's preface, the first frame, nothing.
 Opening = Enum("Opening", ["PREFACE", "SETTINGS", "DONE"])
+_PREFACE, _SETTINGS, _DONE = Opening
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Http2Connection(ConnectionState):
         """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
         super().__init__(owner, limits, is_client=is_client, volatile=volatile)
         self._buffer = b""
-        self.opening = Opening.SETTINGS if is_client else Opening.PREFACE
+        self.opening = _SETTINGS if is_client else _PREFACE
         self._part: tuple[int, int, bool] | None = None  # of a DATA frame: stream, bytes left, whether it ends
         self._block: _OpenBlock | None = None
 
@@ -124,14 +125,14 @@ class Http2Connection(ConnectionState):
             self._buffer = b""
         at = 0
         end = len(data)
-        if self.opening is Opening.PREFACE:
+        if self.opening is _PREFACE:
             at = self._read_preface(data)
             if not at:
                 return
         if self._part is not None:
             at = self._read_part(data, at, end)
         limit = self.limits.max_frame_bytes
-        is_special = self.opening is not Opening.DONE or self._block is not None
+        is_special = self.opening is not _DONE or self._block is not None
         find, find_reader = self.streams.get, READERS.get
         while end - at >= HEAD_BYTES:
             kind, flags, stream_id = unpack_head(data, at)
@@ -144,7 +145,7 @@ class Http2Connection(ConnectionState):
                     stream is not None
                     and 0 < length <= stream.receive_window
                     and length <= limit
-                    and stream.peer_state is PeerState.SENDING
+                    and stream.peer_state is SENDING
                     and stream.expected_bytes is None
                 ):
                     self.owed += length
@@ -196,7 +197,7 @@ class Http2Connection(ConnectionState):
         if len(data) < len(PREFACE):
             self._buffer = data
             return 0
-        self.opening = Opening.SETTINGS
+        self.opening = _SETTINGS
         return len(PREFACE)
 
     def _read_part(self, data: bytes, at: int, end: int) -> int:
@@ -217,7 +218,7 @@ class Http2Connection(ConnectionState):
         if self._block is None:
             if kind != SETTINGS or flags & ACK:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-            self.opening = Opening.DONE
+            self.opening = _DONE
         elif kind != CONTINUATION or stream_id != self._block.stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame stands in the middle of a header block")
 

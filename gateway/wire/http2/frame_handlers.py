@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ACK, MAX_WINDOW, STREAM_MASK, ErrorCode, Http2Error, Setting, unpack_u32
-from gateway.wire.http2.peer_state import FAULTS, PeerEvent, PeerState
+from gateway.wire.http2.peer_state import ENDED, FAULTS, SENDING, SILENT, PeerEvent
 from gateway.wire.http2.state import NO_RECEIVER, SETTINGS_COST, ConnectionState
 from gateway.wire.http2.stream import Stream
 
@@ -28,7 +28,7 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
     if stream is None:
         state.refuse_closed(stream_id, "DATA")
         return
-    if stream.peer_state is not PeerState.SENDING:
+    if stream.peer_state is not SENDING:
         state.fault(stream_id, *FAULTS[stream.peer_state, PeerEvent.DATA])
         return
     stream.receive_window -= size
@@ -47,7 +47,7 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
         state.count_idle_frame()
         return
     if ended:
-        stream.peer_state = PeerState.ENDED
+        stream.peer_state = ENDED
     stream.receiver.data_received(stream, data, ended)
     if ended:
         _all_received(state, stream)
@@ -67,9 +67,9 @@ def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bo
     stream = state.streams.get(stream_id)
     if stream is None:
         _take_opening(state, stream_id, block, ended)
-    elif stream.peer_state is PeerState.SILENT:
+    elif stream.peer_state is SILENT:
         _take_reply(state, stream, block, ended)
-    elif stream.peer_state is PeerState.SENDING and ended:
+    elif stream.peer_state is SENDING and ended:
         _take_trailers(state, stream, block)
     else:
         event = PeerEvent.FIELDS_END if ended else PeerEvent.FIELDS
@@ -94,7 +94,7 @@ def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: b
         state.fault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at the same time")
         return
     stream = Stream(state, stream_id, NO_RECEIVER, state.peer_window, state.window)
-    stream.peer_state = PeerState.ENDED if ended else PeerState.SENDING
+    stream.peer_state = ENDED if ended else SENDING
     stream.expected_bytes = block.length
     state.streams[stream_id] = stream
     state.owner.stream_opened(stream, block, ended)
@@ -115,7 +115,7 @@ def _take_reply(state: ConnectionState, stream: Stream, block: Block, ended: boo
     # The reply to a HEAD has a length and no body.
     if not ended and status not in _WITHOUT_BODY:
         stream.expected_bytes = block.length
-    stream.peer_state = PeerState.ENDED if ended else PeerState.SENDING
+    stream.peer_state = ENDED if ended else SENDING
     stream.receiver.headers_received(stream, block, ended)
     if ended:
         _all_received(state, stream)
@@ -128,7 +128,7 @@ def _take_trailers(state: ConnectionState, stream: Stream, block: Block) -> None
     if fault is not None:
         state.fault(stream.id, ErrorCode.PROTOCOL_ERROR, fault)
         return
-    stream.peer_state = PeerState.ENDED
+    stream.peer_state = ENDED
     stream.receiver.trailers_received(stream, block)
     _all_received(state, stream)
 

@@ -20,6 +20,10 @@ class PeerState(Enum):
     ENDED = "all has come, or the stream is over"
 
 
+# An attribute of an Enum costs a call in Python 3.11; these are read several times per frame.
+SILENT, SENDING, ENDED = PeerState
+
+
 class PeerEvent(Enum):
     INTERIM_END = "a reply with a status of 1xx that ends the stream"
     FIELDS = "header fields; after the first ones these are trailers"

@@ -9,7 +9,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode, pack_head
 from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder
-from gateway.wire.http2.peer_state import PeerState
+from gateway.wire.http2.peer_state import ENDED, SILENT
 
 # Up to here, copying a payload behind its head is cheaper than a piece of its own.
 JOIN_BYTES = 4096
@@ -128,7 +128,7 @@ class Stream:
         self.window_bytes = window_bytes  # the whole of what the peer may send before it is given back
         self.receive_window = window_bytes
         self.expected_bytes: int | None = None  # still to come by the content-length; None without one
-        self.peer_state = PeerState.SILENT
+        self.peer_state = SILENT
         self.is_sent = False  # all that this side sends, or the stream is over
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
@@ -262,7 +262,7 @@ class Stream:
     def stop(self) -> None:
         """It is over: what is sent on it from now on is dropped."""
         self.is_sent = True
-        self.peer_state = PeerState.ENDED
+        self.peer_state = ENDED
         self.waiting = _NOTHING
         self._trailers = None
         self.num_waiting = 0
@@ -271,7 +271,7 @@ class Stream:
     def credit(self, size: int) -> None:
         """`size` bytes of the body are consumed: the peer may send as many more."""
         self._owed += size
-        if self._owed * 2 >= self.window_bytes and self.peer_state is not PeerState.ENDED:
+        if self._owed * 2 >= self.window_bytes and self.peer_state is not ENDED:
             self.receive_window += self._owed
             self.channel.emit(frames.window_update(self.id, self._owed))
             self._owed = 0
@@ -300,5 +300,5 @@ class Stream:
 
     def _sent(self) -> None:
         self.is_sent = True
-        if self.peer_state is PeerState.ENDED:
+        if self.peer_state is ENDED:
             self.channel.stream_ended(self)
