@@ -12,7 +12,13 @@ from engines.cli.options import ENGINE, MEMORY, SERVER, option, port_option
 
 _STORE, _ANSWERS, _LOGGING = "Stored blocks", "Answers", "Logging"
 
-llm = typer.Typer(name="llm", invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
+llm = typer.Typer(
+    name="llm",
+    cls=options.PlainGroup,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 
 @llm.callback()

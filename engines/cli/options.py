@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 Value = TypeVar("Value")
 
@@ -79,6 +79,17 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
     return parsed
 
 
+def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is not None:
+            panels.setdefault(getattr(param, "rich_help_panel", None) or "Other", []).append(record)
+    for title, records in panels.items():
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
 class PlainCommand(TyperCommand):
     """A command whose `--help` is text: a long option has a line of its own. The columns of rich cut its name."""
 
@@ -86,14 +97,18 @@ class PlainCommand(TyperCommand):
         super().__init__(*arguments, **more | {"rich_markup_mode": None})
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                panels.setdefault(getattr(param, "rich_help_panel", None) or "Other", []).append(record)
-        for title, records in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+        _write_options(self, ctx, formatter)
+
+
+class PlainGroup(TyperGroup):
+    """The same for a command with commands below it."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more | {"rich_markup_mode": None})
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 SERVER, ENGINE, MEMORY = "Server", "Engine", "Memory"
