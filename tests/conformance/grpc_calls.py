@@ -141,6 +141,17 @@ def infer_parameters(client):
     return plain(client.infer("adder", adder_inputs(), parameters=parameters, priority=1, timeout=5_000_000))
 
 
+# Blanks around metadata reach the model.
+BLANKS = {"x-forward-a": 'a "quoted" text with a backslash\\ ', "x-forward-b": "  b", "other": " "}
+
+
+@with_client
+def metadata_with_blanks(client):
+    result = client.infer("text", text_inputs("x"), headers=BLANKS)
+    assert b"backslash\\\\ " in result.as_numpy("text_output")[0]
+    return [plain(result), client.is_model_ready("adder", headers={"x-a": "a "}), client.is_server_live(headers=BLANKS)]
+
+
 @with_client
 def infer_gzip(client):
     return plain(client.infer("adder", adder_inputs(), compression_algorithm="gzip"))

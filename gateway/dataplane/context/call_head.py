@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import fields_of, session_of, units_of
@@ -111,6 +112,7 @@ class CallPlan:
         dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
+        self.passing = self.fields  # as they go on: the same, but for blanks around values
         self._targets: dict[int, CallTarget] = {}
         self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, AnySession | None]] = {}
         self._arm_selectors: dict[tuple[bytes, bytes], ArmSelector] = {}
@@ -190,7 +192,7 @@ class CallPlan:
             (b":authority", endpoint.authority),
             (b"te", b"trailers"),
         ]
-        fields += [field for field in self.fields if field[0] not in engine.extra_names]
+        fields += [field for field in self.passing if field[0] not in engine.extra_names]
         return fields + engine.extra_fields
 
 
@@ -303,11 +305,22 @@ class CallReader:
         self._volatile = _volatile_names(snapshot) | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: no field of the message or the target.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
-        self._plans = Memo(lambda key: CallPlan(fields_of(key.split(b"\0")), snapshot, settings))
+        self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
+        self._plans = Memo(lambda key: self._new_plan(fields_of(key.split(b"\0"))))
 
     def __call__(self, block: Block) -> CallHead:
+        if block.has_blanks:
+            return self._with_blanks(block)
         steady, volatile = _split_fields(block.fields, self._volatile)
         return CallHead(self._plans(b"\0".join(steady)), volatile)
+
+    def _with_blanks(self, block: Block) -> CallHead:
+        """Blanks around metadata reach the engine, as Triton's models see them; the gateway reads values without."""
+        sent = {(name, value.strip(b" \t")): (name, value) for name, value in block.fields}
+        steady, volatile = _split_fields(sent, self._volatile)
+        plan = self._new_plan(fields_of(steady))
+        plan.passing = [sent.get(field, field) for field in plan.fields]
+        return CallHead(plan, volatile)
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
         """The head of a call whose block has a few fields of its own beside those of an earlier block; None where these

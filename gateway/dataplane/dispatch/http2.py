@@ -38,10 +38,8 @@ from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import AnySession
-from gateway.wire.http2.fields import Block
+from gateway.wire.http2.fields import GRPC, Block
 from gateway.wire.http2.stream import Stream
-
-_GRPC = b"application/grpc"
 
 # Makes the handler of a gRPC call.
 MakeCall = Callable[[CallClient, Stream, CallHead], CallHandler]
@@ -75,7 +73,7 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
 
 
 def _classified(read: CallReader, block: Block) -> CachedCall:
-    if not (block.value(b"content-type") or b"").startswith(_GRPC):
+    if not (block.value(b"content-type") or b"").startswith(GRPC):
         return CachedCall(read, None, _unary)
     head = read(block)
     return CachedCall(read, head, _maker_of(head))

@@ -8,6 +8,8 @@ from typing import Protocol
 
 Field = tuple[bytes, bytes]
 
+GRPC = b"application/grpc"  # how the content-type of calls begins
+
 # What a field of a list counts beyond its name and value (RFC 9113 section 6.5.2), and an entry of HPACK's table.
 ENTRY_BYTES = 32
 
@@ -42,7 +44,8 @@ class Shape(Protocol):
 
 class Block:
     """The fields of one header block, in their order. `error` says what is malformed, None where nothing is; `length`
-    is the content-length, `list_bytes` what the fields count against the longest list.
+    is the content-length, `list_bytes` what the fields count against the longest list. `has_blanks`: values have blanks
+    around them, which `fields` of requests still have; only those of gRPC calls may (gRPC's PROTOCOL-HTTP2).
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
     reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
@@ -80,10 +83,13 @@ class Block:
         self.list_bytes = len(text) - 2 * len(fields) + ENTRY_BYTES * len(fields)
         is_well_formed = _is_well_formed(text, fields)
         if not is_well_formed:
-            # Triton ends messages of errors with blanks: replies are taken without them, requests not at all.
-            self.fields = [(name, _without_blanks(name, value)) for name, value in fields]
-            text = _text(self.fields)
-            self.has_blanks = is_well_formed = _is_well_formed(text, self.fields)
+            # Peers send blanks around values though they may not: Triton at the end of its errors, clients of gRPC in
+            # metadata. Replies are taken without them, calls with them, other requests not at all.
+            stripped = [(name, _without_blanks(name, value)) for name, value in fields]
+            text = _text(stripped)
+            self.has_blanks = is_well_formed = _is_well_formed(text, stripped)
+            if fields[0][0] not in _OF_REQUESTS:
+                self.fields = stripped
         self.error = None if is_well_formed else _first_fault(fields)
         if b"content-length\n" in text and is_well_formed:
             self._read_length()
@@ -166,7 +172,7 @@ def _is_well_formed(text: bytes, fields: list[Field]) -> bool:
 
 def request_fault(block: Block) -> str | None:
     """What is malformed in a request's pseudo-fields (section 8.3.1); the block itself has no error."""
-    if block.has_blanks:
+    if block.has_blanks and not (block.value(b"content-type") or b"").startswith(GRPC):
         return "a value has blanks around it"
     found: dict[bytes, bytes] = {}
     for name, value in block.fields:

@@ -139,3 +139,21 @@ def test_each_call_has_its_own(tmp_path: Path) -> None:
 def never_indexed(field: tuple[str, str]) -> Any:
     """A literal that changes no table, as gRPC's C library encodes an application's metadata."""
     return NeverIndexedHeaderTuple(*field)
+
+
+def test_metadata_with_blanks(tmp_path: Path) -> None:
+    """The rules see a value without the blanks around it; the engine gets it with them, but for ids and traces."""
+
+    async def play() -> None:
+        plane = DataPlane(Settings(), load(UNITS, tmp_path), 1, {}, None)
+        decoder = FieldDecoder(1 << 16, plane.read_call.volatile)
+        for number in range(3):
+            own = [(b"x-user", b" u "), (b"x-note", b"a\\ "), (b"traceparent", b" t-%d" % number)]
+            block = decoder.decode(literals([*STEADY, *own]))
+            head = plane.read_call(block)
+            assert (block.fault(request_fault), head.units) == (None, {"x-user": "u"})
+            assert (head.value(b"x-note"), head.value(b"traceparent")) == (b"a\\", b"t-%d" % number)
+            assert (b"x-note", b"a\\ ") in head.plan.passing and (b"x-note", b"a\\") in head.rest_fields()
+        plane.close()
+
+    run(play())

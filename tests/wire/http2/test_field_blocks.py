@@ -90,14 +90,50 @@ def test_any_block(volatile: frozenset[bytes], blocks: list[bytes], max_list_byt
 
 
 def test_blanks_around_values() -> None:
-    """Blanks around a value are removed in replies and malformed in requests; an error message keeps them
-    percent-encoded."""
+    """Blanks around a value are removed in replies, kept in gRPC calls and malformed in other requests; an error
+    message keeps them percent-encoded."""
     block = Block([(b":status", b"200"), (b"a", b" b\t"), (b"grpc-message", b"not\tso. ")])
     assert block.fields[1:] == [(b"a", b"b"), (b"grpc-message", b"not\tso.%20")]
     assert (block.error, block.fault(reply_fault), block.fault(trailer_fault) is None) == (None, None, False)
     opening = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/")]
     assert Block([*opening, (b"a", b"b")]).fault(request_fault) is None
     assert Block([*opening, (b"a", b"b ")]).fault(request_fault) == "a value has blanks around it"
+    opening.append((b"content-type", b"application/grpc"))
+    call = Block([*opening, (b"a", b" b\t")])
+    assert (call.fault(request_fault), call.fields[-1], call.has_blanks) == (None, (b"a", b" b\t"), True)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (b":path", b"/ "),
+        (b":authority", b" host"),
+        (b":scheme", b"http "),
+        (b"content-length", b"5 "),
+        (b"content-type", b" application/grpc"),
+        (b"transfer-encoding", b" chunked"),
+        (b"te", b" gzip"),
+        (b"a ", b"b"),
+        (b"a", b" b\n"),
+        (b"a", b" \x00"),
+        (b"a", b"\x7f "),
+    ],
+)
+def test_blanks_hide_nothing(field: Field) -> None:
+    """Metadata of calls may have blanks around it; fields that decide on the call, and malformed ones, may not."""
+    call = {b":method": b"POST", b":scheme": b"http", b":path": b"/", b"content-type": b"application/grpc"}
+    block = Block(sorted({**call, **dict([field])}.items()))
+    assert block.fault(request_fault) is not None
+
+
+def test_volatile_metadata_with_blanks() -> None:
+    """A decoder that caches blocks by their steady fields marks those whose other fields have blanks."""
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-request-id"}))
+    steady = b"\x83\x86\x84" + literals([(b"content-type", b"application/grpc")])
+    for value in [b"a", b" b", b"c", b" b"] * 3:
+        block = decoder.decode(steady + literals([(b"x-request-id", value)]))
+        assert (block.fault(request_fault), block.fields[-1][1]) == (None, value)
+        assert block.has_blanks == value.startswith(b" ")
 
 
 def test_a_block_without_its_volatile_fields_is_remembered() -> None:
