@@ -37,7 +37,7 @@ class AssistantMessage:
                 if event.index == 0:
                     self._add_call(event)
             elif isinstance(event, TokenUsage):
-                self.used = event
+                self.used = None if event.is_estimated else event
             elif isinstance(event, EngineFailed):
                 self.has_failed = True
 

@@ -25,7 +25,6 @@ from gateway.conversations.store import Conversation, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
     Turn,
-    estimated_tokens,
     is_within,
     num_dropped,
     without_reasoning,
@@ -35,6 +34,7 @@ from gateway.conversations.turns import (
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation, Message, Text, TokenUsage
 from gateway.protocol.llm.chat_request import written_message
+from gateway.protocol.llm.token_estimate import estimated_tokens
 from gateway.redis.command import Command, StoreError
 
 _log = logging.getLogger("gateway.conversations")

@@ -10,7 +10,6 @@ turns: it counts, and stays. `num_dropped` does in Python what the script in `st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,16 @@ from typing import Any
 import orjson
 
 from gateway.config.specs import HistorySpec
-from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text
+from gateway.protocol.llm.canonical import Media, Message, Reasoning
 from gateway.protocol.llm.chat_request import read_messages, written_message
+from gateway.protocol.llm.token_estimate import tokens_of_bytes
 
 
 def is_within(limits: HistorySpec, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
     """Whether a conversation of this size, system message included, is within the limits."""
     return (
         num_turns <= limits.max_turns
-        and tokens + math.ceil(system_bytes / _BYTES_A_TOKEN) <= limits.max_tokens
+        and tokens + tokens_of_bytes(system_bytes) <= limits.max_tokens
         and num_bytes + system_bytes <= limits.max_bytes
     )
 
@@ -46,9 +46,6 @@ def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, 
 
 SYSTEM_ROLES = ("system", "developer")
 
-_BYTES_A_TOKEN = 4
-# An image's tokens depend on its size and the model: 256 to 2,000 with vLLM.
-_TOKENS_OF_MEDIA = 1000
 # The additional fields of a turn.
 _OURS = ("tokens", "estimated", "created", "engine", "arm", "cut")
 
@@ -70,14 +67,6 @@ class Turn:
     def begins_exchange(self) -> bool:
         """Whether a conversation may begin with it: a user's message does."""
         return self.message.role == "user"
-
-
-def estimated_tokens(message: Message) -> int:
-    """An estimate of a message's tokens, at 4 bytes each."""
-    size = sum(len(part.text.encode()) for part in message.parts if isinstance(part, Text))
-    size += sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
-    num_media = sum(isinstance(part, Media) for part in message.parts)
-    return math.ceil(size / _BYTES_A_TOKEN) + num_media * _TOKENS_OF_MEDIA
 
 
 def without_reasoning(message: Message) -> Message:

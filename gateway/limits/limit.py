@@ -7,6 +7,7 @@ import re
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits.account import Account, Counts
 from gateway.limits.limit_key import LimitKey, reader_of
+from gateway.protocol.llm.token_estimate import BYTES_PER_TOKEN
 
 # Bounds the memory, because clients choose tenants and keys: an account is about 1 KiB.
 MAX_ACCOUNTS = 10_000
@@ -55,8 +56,6 @@ class Limit:
                     account.use(self.spec, num_workers, now)
 
 
-# English text in common vocabularies. Markup and code have fewer bytes per token, which the JSON around them offsets.
-_BYTES_PER_TOKEN = 4
 # The estimate for a reply without a bound.
 _REPLY_TOKENS = 256
 
@@ -66,7 +65,7 @@ _LAST_OF_A_BOUND = b'_tokens"'
 
 def prompt_tokens(num_bytes: int) -> int:
     """Estimate the tokens of a request body of `num_bytes` bytes."""
-    return 1 + num_bytes // _BYTES_PER_TOKEN
+    return 1 + num_bytes // BYTES_PER_TOKEN
 
 
 def expected_tokens(body: bytes, num_bytes: int) -> int:

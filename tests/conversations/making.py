@@ -1,8 +1,9 @@
 """Short helpers that build turns and conversations for tests."""
 
 from gateway.conversations.prompt_assembly import StoredHistory
-from gateway.conversations.turns import Turn, estimated_tokens, written, written_system
+from gateway.conversations.turns import Turn, written, written_system
 from gateway.protocol.llm.canonical import Message, Text, ToolCall
+from gateway.protocol.llm.token_estimate import estimated_tokens
 
 
 def user(text: str) -> Message:

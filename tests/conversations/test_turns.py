@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gateway.config.specs import HistorySpec
 from gateway.conversations.turns import (
     Turn,
-    estimated_tokens,
     is_within,
     num_dropped,
     openai_message,
@@ -19,6 +18,7 @@ from gateway.conversations.turns import (
 )
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, ToolCall
+from gateway.protocol.llm.token_estimate import estimated_tokens
 from tests.conversations.making import calls, result, said, turn, user
 
 MESSAGES = [

@@ -56,7 +56,7 @@ class Loss(Enum):
     CONTINUING = "the prompt is a user's message: the engine answers it, and does not go on with it"
     THOUGHTS = "what the model thinks is left out"
     TOOL_CALLS = "tool calls and thoughts are text, as the model writes them"
-    USAGE = "tokens are not counted (Anthropic's clients and embeddings' read 0)"
+    USAGE = "tokens are estimated, since the engine does not count them: `usage` has `estimated: true`"
     REASON = "why it ends is not told: always `stop`"
     PIECES = "a stream comes in one piece"
     SHAPES = "outputs have one axis"

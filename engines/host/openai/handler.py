@@ -105,7 +105,8 @@ async def _whole(
             raise response.error
         reader = _reader(generation, number * num_choices)
         events += reader.read(response)
-        used = TokenUsage(*map(sum, zip(used, reader.used, strict=True)))
+        more = reader.used
+        used = TokenUsage(used.prompt + more.prompt, used.completion + more.completion, used.cached + more.cached)
     status, body = writer.whole([*events, used])
     await exchange.reply(status, body, JSON)
 

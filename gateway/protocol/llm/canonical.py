@@ -158,12 +158,14 @@ class Finished:
 
 
 class TokenUsage(NamedTuple):
-    """Tokens of the whole request; `cached` are those of the prompt that the engine had already seen."""
+    """Tokens of the whole request; `cached` are those of the prompt that the engine had already seen. `is_estimated`:
+    the engine has not counted them."""
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -39,8 +39,9 @@ from gateway.protocol.conversion.tensors import Raw, element_count, numbers, spl
 from gateway.protocol.datatypes import ELEMENT_BYTES
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.errors import openai_error
-from gateway.protocol.llm.json_fields import bad_request, dumped, optional, read_fields, required
+from gateway.protocol.llm.json_fields import Fields, bad_request, dumped, optional, read_fields, required
 from gateway.protocol.llm.sampling_fields import accepted_by
+from gateway.protocol.llm.token_estimate import tokens_of_bytes
 from gateway.protocol.operations import LlmApi, model_path
 from gateway.protocol.protobuf import message
 from gateway.protocol.translator import EngineRequest, Reply, RestBody, WholeTranslator, in_rest
@@ -64,10 +65,12 @@ class EmbeddingsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """One vector for each input, as FP32, little-endian. `prompt_tokens` is 0 where the engine tells none."""
+    """One vector for each input, as FP32, little-endian. `prompt_tokens` is 0 where the engine tells none;
+    `is_estimated`: it has not counted them."""
 
     vectors: Sequence[bytes]
     prompt_tokens: int = 0
+    is_estimated: bool = False
 
 
 def read_request(body: bytes) -> EmbeddingsRequest:
@@ -108,7 +111,9 @@ def write_reply(embeddings: Embeddings, *, model: str, base64: bool) -> bytes:
     """The reply for a client; `model` is the name that it asked for."""
     written = [b64encode(each).decode() if base64 else array("f", each).tolist() for each in embeddings.vectors]
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
-    usage = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
+    usage: Fields = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
+    if embeddings.is_estimated:
+        usage["estimated"] = True
     return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage})
 
 
@@ -286,8 +291,10 @@ class EmbeddingByInfer(WholeTranslator):
         if reply.status != 200:
             message, code = read_error(reply.body)
             return Reply(reply.status, openai_error(message, reply.status, code))
-        count = len(self._request.inputs)
-        found = read_infer_reply(reply.body, reply.head_bytes, signature=self._signature, count=count)
+        texts = self._request.inputs
+        found = read_infer_reply(reply.body, reply.head_bytes, signature=self._signature, count=len(texts))
+        tokens = sum(tokens_of_bytes(len(str(text).encode("utf-8", "replace"))) for text in texts)
+        found = replace(found, prompt_tokens=tokens, is_estimated=True)
         return Reply(200, write_reply(found, model=self._request.model, base64=self._request.base64))
 
 

@@ -59,7 +59,8 @@ class MessagesReplyReader(JsonReplyReader):
         if self._is_over or not self._has_finished:
             return []
         self._is_over = True
-        return [read_usage(self._usage) or TokenUsage()]
+        used = read_usage(self._usage)
+        return [used] if used is not None else []
 
     def _read_whole(self, fields: Fields, events: list[Event]) -> None:
         if fields.get("type") == "error" or "error" in fields:
@@ -71,7 +72,9 @@ class MessagesReplyReader(JsonReplyReader):
         for at, block in enumerate(fields["content"]):
             self._start(at, block, events)
             self._stop(at, events)
-        events += _finished(fields), read_usage(fields.get("usage")) or TokenUsage()
+        events.append(_finished(fields))
+        if (used := read_usage(fields.get("usage"))) is not None:
+            events.append(used)
 
     def _read(self, fields: Fields, events: list[Event]) -> None:
         match fields.get("type"):
@@ -262,4 +265,6 @@ def _usage(used: TokenUsage | None) -> Fields:
     }
     if used.reasoning:
         usage["output_tokens_details"] = {"thinking_tokens": used.reasoning}
+    if used.is_estimated:
+        usage["estimated"] = True
     return usage

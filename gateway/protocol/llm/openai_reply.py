@@ -266,4 +266,6 @@ def usage_fields(used: TokenUsage) -> Fields:
         fields["prompt_tokens_details"] = {"cached_tokens": used.cached}
     if used.reasoning:
         fields["completion_tokens_details"] = {"reasoning_tokens": used.reasoning}
+    if used.is_estimated:
+        fields["estimated"] = True
     return fields

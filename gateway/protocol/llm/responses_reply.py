@@ -354,13 +354,14 @@ def _logprob_with_bytes(logprob: Mapping[str, Any]) -> Fields:
 
 
 def _usage(used: TokenUsage) -> Fields:
-    return {
+    usage = {
         "input_tokens": used.prompt,
         "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
         "output_tokens": used.completion,
         "output_tokens_details": {"reasoning_tokens": used.reasoning},
         "total_tokens": used.prompt + used.completion,
     }
+    return usage | {"estimated": True} if used.is_estimated else usage
 
 
 def _request_fields(generation: Generation) -> Fields:

@@ -22,8 +22,10 @@ from gateway.protocol.llm.canonical import (
     Started,
     Text,
     TextDelta,
+    TokenUsage,
     ToolCallDelta,
 )
+from gateway.protocol.llm.token_estimate import estimated_usage
 from gateway.protocol.translator import BINARY, JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
@@ -84,6 +86,8 @@ class GenerationTranslator:
         self._reader = codec.reader(generation)
         self._text: list[str] = []  # that the client has read of the only choice
         self._num_deltas = 0
+        self._num_other_deltas = self._num_other_bytes = 0  # of reasoning and tool calls
+        self._has_usage = False  # or will have none
         self._has_finished = False
         self._has_reasoning = False
         self._is_plain_text = generation.options.get("n", 1) == 1
@@ -99,6 +103,8 @@ class GenerationTranslator:
                 raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
         else:
             events = self._reader.whole(reply.status, reply.body)
+            self._note(events)
+        self._complete(events)
         status, body = self._writer.whole(events)
         head_bytes = self._writer.head_bytes
         return Reply(status, body, JSON if head_bytes is None else BINARY, head_bytes)
@@ -113,10 +119,18 @@ class GenerationTranslator:
     def end(self) -> bytes:
         events = self._reader.end()
         self._note(events)
+        if self._has_finished:
+            self._complete(events)
         written = self._writer.feed(events) if events else b""
         if not self._has_finished:
             raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
         return written + self._writer.end()
+
+    def _complete(self, events: list[Event]) -> None:
+        """Add an estimate of the usage where the engine has told none."""
+        if not self._has_usage:
+            num_bytes = len("".join(self._text).encode("utf-8", "replace")) + self._num_other_bytes
+            events.append(estimated_usage(self.generation, self._num_deltas + self._num_other_deltas, num_bytes))
 
     # Going on elsewhere
 
@@ -170,12 +184,22 @@ class GenerationTranslator:
             if kind is TextDelta:
                 self._text.append(event.text)  # type: ignore[union-attr]
                 self._num_deltas += 1
-            elif kind is Finished or kind is EngineFailed:
+            elif kind is Finished:
                 self._has_finished = True
+            elif kind is TokenUsage:
+                self._has_usage = True
+            elif kind is EngineFailed:
+                self._has_finished = self._has_usage = True
             elif kind is ToolCallDelta:
                 self._is_plain_text = False
+                self._note_other(event.name + event.arguments)  # type: ignore[union-attr]
             elif kind is ReasoningDelta:
                 self._has_reasoning = True
+                self._note_other(event.text)  # type: ignore[union-attr]
+
+    def _note_other(self, text: str) -> None:
+        self._num_other_deltas += 1
+        self._num_other_bytes += len(text.encode("utf-8", "replace"))
 
 
 class _Continued:

@@ -238,7 +238,7 @@ class TextReply:
             self._add_logprobs(event)
         elif isinstance(event, Finished):
             self._finished[event.index] = event
-        elif isinstance(event, TokenUsage):
+        elif isinstance(event, TokenUsage) and not event.is_estimated:
             self._used = event
 
     def add_text(self, event: TextDelta) -> str:

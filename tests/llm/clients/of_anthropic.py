@@ -33,10 +33,12 @@ def ask_messages(gateway: Child, asked: TextRequest) -> TextResult:
                 events = gathered(stream, _text, asked)
                 reply, headers = stream.get_final_message(), stream.response.headers
             pieces = [_text(event) for event in events if _text(event)]
+            usages = [event.usage for event in events if event.type == "message_delta"]
         else:
             raw = client.messages.with_raw_response.create(model=asked.model, **given)
             reply, headers = raw.parse(), raw.headers
             pieces = [block.text for block in reply.content if block.type == "text"]
+            usages = [reply.usage]
     used = reply.usage
     return TextResult(
         pieces,
@@ -48,6 +50,7 @@ def ask_messages(gateway: Child, asked: TextRequest) -> TextResult:
         dict(headers),
         [(block.name, block.input) for block in reply.content if block.type == "tool_use"],
         "".join(block.thinking for block in reply.content if block.type == "thinking"),
+        any(getattr(usage, "estimated", False) for usage in usages),
     )
 
 

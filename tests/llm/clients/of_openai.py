@@ -83,7 +83,8 @@ def _told(
     thoughts: str = "",
 ) -> TextResult:
     counts = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
-    return TextResult(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
+    is_estimated = getattr(usage, "estimated", False)
+    return TextResult(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts, is_estimated)
 
 
 def ask_responses(gateway: Child, asked: TextRequest) -> TextResult:
@@ -108,8 +109,11 @@ def ask_responses(gateway: Child, asked: TextRequest) -> TextResult:
             if item.type == "reasoning"
             for part in [*item.summary, *(item.content or ())]
         )
-        counts = (reply.usage.input_tokens, reply.usage.output_tokens) if reply.usage else (None, None)
-        return TextResult(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)
+        usage = reply.usage
+        counts = (usage.input_tokens, usage.output_tokens) if usage else (None, None)
+        is_estimated = getattr(usage, "estimated", False)
+        names = reply.model, reply.id, dict(raw.headers)
+        return TextResult(pieces, reason, *counts, *names, calls, thoughts, is_estimated)
 
 
 def _delta(event: Any) -> str:
@@ -120,4 +124,5 @@ def embed(gateway: Child, model: str, texts: Sequence[str]) -> tuple[list[list[f
     """The texts' vectors, and their number of tokens."""
     with connected(gateway) as client:
         reply = client.embeddings.create(model=model, input=list(texts))
+        assert reply.usage.prompt_tokens == reply.usage.total_tokens
         return [each.embedding for each in reply.data], reply.usage.prompt_tokens

@@ -42,6 +42,7 @@ class TextResult:
     headers: Mapping[str, str] = field(default_factory=dict)
     tool_calls: Sequence[tuple[str, Any]] = ()  # name and arguments
     thoughts: str = ""
+    is_estimated: bool = False  # the tokens
 
     @property
     def text(self) -> str:
