@@ -105,16 +105,19 @@ class RestOverHttp2(CallHandler, ReplySink):
         if self._handler is not None:
             self._handler.client_resumed()
         else:
-            self._client.call_ended(stream)
+            self._end()
 
     def sweep(self, now: float) -> None:
         """Fail where the client has fallen silent in the middle of its request."""
         handler = self._handler
+        is_late = now - self._active_at > self._client.plane.settings.limits.body_timeout
         if handler is None:
+            if is_late:
+                self._client.call_ended(self._stream)
             return
         handler.sweep(now)
-        limit = self._client.plane.settings.limits.body_timeout
-        if not self._has_ended and not self._is_body_paused and now - self._active_at > limit:
+        if not self._has_ended and not self._is_body_paused and is_late:
+            limit = self._client.plane.settings.limits.body_timeout
             what = f"no more of the request's body came for {limit:g} s"
             self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
 
@@ -156,7 +159,16 @@ class RestOverHttp2(CallHandler, ReplySink):
     def reply_ended(self) -> None:
         self._handler = None
         self._stream.send_data(b"", True)
-        self._client.call_ended(self._stream)
+        self._end()
+
+    def _end(self) -> None:
+        """The reply is sent or buffered. The client's body may not have ended: its last frame can be empty, and a reply
+        may come early. Clients (httpx) fail where the stream is reset under what they still send, so the rest is
+        dropped where the window has room for it; the sweep bounds the wait."""
+        stream = self._stream
+        missing = stream.expected_bytes
+        if missing is None or missing > stream.receive_window:
+            self._client.call_ended(stream)
 
     def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._rest.respond(*error_reply(error, self._api, fields))

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from h2.errors import ErrorCodes
 
@@ -211,6 +212,65 @@ def test_an_engine_that_answers_early(tmp_path: Path) -> None:
         engine.stop()
 
     run(whole())
+
+
+async def refuses(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
+    writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
+
+
+def test_the_end_of_a_body_comes_late(tmp_path: Path) -> None:
+    """A body whose length is reached, or which the reply does not need, may end after the reply: the stream is not
+    reset under a client that still sends."""
+
+    async def whole() -> None:
+        engine = Engine(refuses, reads_bodies=False)
+        await engine.start()
+        async with grpc_stage(grpc_rules(engine), tmp_path) as it:
+            client = await it.grpc()
+            for sent, rest in [(b"{}", b""), (b"{", b"}")]:
+                call = client.request("POST", "/v2/models/m/infer", ("content-length", "2"))
+                await call.send_raw(sent)
+                await call.when(lambda call=call: call.ended)
+                assert (status(call), call.was_reset) == (403, None)
+                await call.send_raw(rest, ended=True)
+                assert status(await ask(client, "GET", "/v2")) == 200
+                assert call.was_reset is None
+            assert not next(iter(it.plane.connections)).http2.streams  # type: ignore[attr-defined]
+        engine.stop()
+
+    run(whole())
+
+
+def test_the_end_of_a_body_does_not_come(tmp_path: Path) -> None:
+    """The wait for it is bounded: by `body_timeout`, and by the window, beyond which the client would wait too."""
+
+    async def whole() -> None:
+        engine = Engine(refuses, reads_bodies=False)
+        await engine.start()
+        limits = {"body_timeout": 0.5, "window_bytes": 65_535}
+        async with grpc_stage(grpc_rules(engine), tmp_path, limits=limits, sweep_seconds=0.1) as it:
+            client = await it.grpc()
+            for length in ("2", "100000000"):
+                call = client.request("POST", "/v2/models/m/infer", ("content-length", length))
+                await call.send_raw(b"{}")
+                await call.when(lambda call=call: call.was_reset == ErrorCodes.NO_ERROR)
+                assert (call.ended, status(call)) == (True, 403)
+        engine.stop()
+
+    run(whole())
+
+
+def test_httpx(tmp_path: Path) -> None:
+    """httpx sends an empty frame after the body; none of many requests at once fails."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        async with httpx.AsyncClient(http1=False, http2=True, base_url=f"http://127.0.0.1:{it.port}") as web:
+            for path, reply in [("/v2/models/m/infer", 200), ("/v3", 404)]:
+                replies = await asyncio.gather(*[web.post(path, content=b"{}") for _ in range(150)])
+                assert {each.status_code for each in replies} == {reply}
+                assert {each.http_version for each in replies} == {"HTTP/2"}
+
+    scene(tmp_path, play)
 
 
 def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
