@@ -91,7 +91,12 @@ def host(
     http_port: Annotated[int, port_option(_HTTP, "REST")] = 8100,
     http_address: Annotated[str | None, _address(_HTTP, "REST")] = None,
     http_header_forward_pattern: Annotated[
-        str, option(_HTTP, "Headers whose names match become parameters of requests.", metavar="REGEX")
+        str,
+        option(
+            _HTTP,
+            "Headers whose names match become parameters of requests; RE2 syntax, (?-i) heeds the case.",
+            metavar="REGEX",
+        ),
     ] = "",
     http_restricted_api: Annotated[
         list[str] | None,
@@ -106,7 +111,7 @@ def host(
     grpc_port: Annotated[int, port_option(_GRPC, "gRPC")] = 8101,
     grpc_address: Annotated[str | None, _address(_GRPC, "gRPC")] = None,
     grpc_header_forward_pattern: Annotated[
-        str, option(_GRPC, "Metadata whose names match becomes parameters of requests.", metavar="REGEX")
+        str, option(_GRPC, "Metadata whose names match becomes parameters of requests; RE2 syntax.", metavar="REGEX")
     ] = "",
     grpc_restricted_protocol: Annotated[
         list[str] | None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from engines.host.re2_pattern import compile_re2
 
 _MEBIBYTE = 1024 * 1024
 
@@ -13,7 +14,7 @@ _MEBIBYTE = 1024 * 1024
 class ClientLimits:
     """Limits of clients, in bytes and seconds (None: no limit), and patterns of the headers that models get.
 
-    A pattern matches anywhere in a header's name.
+    A pattern has RE2's syntax and matches anywhere in a header's name, in any case unless it begins with `(?-i)`.
     """
 
     max_body_bytes: int = 64 * _MEBIBYTE  # REST, decompressed too
@@ -43,13 +44,11 @@ class ClientLimits:
 
 
 class HeaderForward:
-    """The headers that become parameters of an inference; their names come in lower case."""
+    """The headers that become parameters of an inference, under their names as the client wrote them."""
 
     def __init__(self, pattern: str) -> None:
-        try:
-            self._regex = re.compile(pattern, re.IGNORECASE) if pattern else None
-        except re.error as error:
-            raise ValueError(f"'{pattern}' is no regular expression: {error}") from error
+        """Raises: ValueError for an invalid pattern."""
+        self._regex = compile_re2(pattern, ignores_case=True) if pattern else None
 
     def __bool__(self) -> bool:
         return self._regex is not None
@@ -61,3 +60,8 @@ class HeaderForward:
         return {
             name.decode("latin-1"): value.decode("utf-8", "replace") for name, value in fields if self.matches(name)
         }
+
+    def parameters_of_head(self, head: bytes) -> dict[str, str]:
+        """Those of a complete HTTP/1.1 head, with its request line."""
+        lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+        return self.parameters([(name, value.strip(b" \t")) for name, colon, value in lines if colon])

@@ -23,6 +23,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.protobuf import message
 
+_NO_PARAMETERS: Mapping[str, str] = {}
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
 _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
@@ -52,14 +53,16 @@ class RestApp:
         self._openai = OpenAIFront(service, self._limits)
         self._restrictions = service.restrictions["rest"]
 
-    def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
-        """What answers an infer; None for any other request."""
+    def direct(self, method: str, path: str, headers: Mapping[bytes, bytes], head: bytes) -> Direct | None:
+        """What answers an infer with this head; None for any other request."""
         call = _read_path(path)
         if call is None or call.operation is not Operation.INFER or method not in call.verbs:
             return None
         if self._restrictions and self._restrictions.missing_header(call.operation, headers):
             return None
-        return partial(Infer, self._inference, call.model or "", call.version or "")
+        forward = self._inference.forward
+        forwarded = forward.parameters_of_head(head) if forward else _NO_PARAMETERS
+        return partial(Infer, self._inference, call.model or "", call.version or "", forwarded)
 
     async def __call__(self, exchange: Exchange) -> None:
         """Raises: EngineError."""

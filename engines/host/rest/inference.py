@@ -28,7 +28,6 @@ _HEAD_LENGTH = b"inference-header-content-length"
 _BINARY = (b"content-type", b"application/octet-stream")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _IN_JSON = (JSON,)
-_NONE: Mapping[str, str] = {}
 # The part of a text that `atoi` reads.
 _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)")
 
@@ -126,6 +125,7 @@ class Infer:
         inference: Inference,
         model_name: str,
         version: str,
+        forwarded: Mapping[str, str],
         headers: Mapping[bytes, bytes],
         body: bytes,
         send_reply: SendReply,
@@ -137,7 +137,7 @@ class Infer:
         self._response: InferResponse | None = None
         self._num_responses = 0
         try:
-            self._call = self._read(model_name, version, body)
+            self._call = self._read(model_name, version, forwarded, body)
         except Exception as error:
             self._fail(error)
             return
@@ -147,7 +147,7 @@ class Infer:
         if self._call is not None:
             self._call.cancel()
 
-    def _read(self, model_name: str, version: str, body: bytes) -> InferenceCall:
+    def _read(self, model_name: str, version: str, forwarded: Mapping[str, str], body: bytes) -> InferenceCall:
         """Raises: EngineError."""
         inference, headers = self._inference, self._headers
         service, limits = inference.service, inference.limits
@@ -160,7 +160,6 @@ class Infer:
         body = decompressed(body, headers.get(b"content-encoding"), limits.max_body_bytes)
         head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
         trace = trace_of(headers)
-        forwarded = inference.forward.parameters(tuple(headers.items())) if inference.forward else _NONE
         if head_bytes:
             request, self._forms = read_infer(body, head_bytes, model.name, version, service.regions, forwarded, trace)
         else:

@@ -65,7 +65,7 @@ class PreparedRequest:
         self.expects_continue = read.expects_continue
         self.is_http_10 = read.is_http_10
         direct = getattr(application, "direct", None)
-        self.direct: Direct | None = None if direct is None else direct(self.method, self.path, self.headers)
+        self.direct: Direct | None = None if direct is None else direct(self.method, self.path, self.headers, head)
 
 
 def _reply_head(status: int, fields: Fields, ending: bytes) -> bytes:

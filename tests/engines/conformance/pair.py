@@ -23,8 +23,9 @@ ENGINE_MODELS = TESTS / "engines" / "models"
 BROKEN_MODELS = Path(__file__).parent / "broken_models"
 REPOSITORIES = (SIMPLE_MODELS, ENGINE_MODELS, BROKEN_MODELS)
 
-# Request headers that a model sees as parameters, so that a test can check that they were forwarded.
-FORWARDED = [f"--{front}-header-forward-pattern=x-forward-.*" for front in ("http", "grpc")]
+# Request headers that a model sees as parameters, so that a test can check that they were forwarded; in RE2's syntax.
+_PATTERN = r"x-forward-.*|^x-(?P<kind>\pL[[:digit:]])\z|(?-i)X-Case-.|\Qx.y\E"
+FORWARDED = [f"--{front}-header-forward-pattern={_PATTERN}" for front in ("http", "grpc")]
 CACHE = ["--cache-config=local,size=4194304"]
 EXPLICIT = ["--model-control-mode=explicit", "--rate-limit=execution_count", *FORWARDED, *CACHE]
 

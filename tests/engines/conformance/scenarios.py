@@ -122,6 +122,20 @@ scenario(
     Ask("arguments", text("text_input", "x"), outputs={"text_output": 0}),
     Ask("arguments", text("text_input", "x"), headers={"x-forward-tenant": "acme", "x-unrelated": "1"}),
 )
+# The fronts' pattern has RE2's syntax (pair.FORWARDED).
+scenario(
+    "headers by a pattern of RE2",
+    Ask(
+        "arguments",
+        text("text_input", "x"),
+        headers={"x-a1": "kind", "x-11": "no", "x-a12": "no", "x-case-a": "no", "xay": "no", "x-x.y": "quoted"},
+    ),
+)
+scenario(
+    "headers as the client wrote them",
+    Ask("arguments", text("text_input", "x"), headers={"X-Forward-A": "1", "X-Case-a": "2", "x-CASE-b": "3"}),
+    clients=("rest",),
+)
 scenario(
     "a sequence that the model does not know of",
     Ask("arguments", text("text_input", "x"), options={"sequence_id": 7, "sequence_start": True}),

@@ -208,9 +208,9 @@ def test_headers_and_trace_context_reach_the_service():
     """Matching headers become parameters; W3C trace context is passed on."""
     service = FakeService()
     limits = ClientLimits(rest_header_pattern="x-forward-")
-    send_request("POST", INFER, BODY, service=service, limits=limits, x_forward_a="1", other="2", traceparent="00-aa")
+    send_request("POST", INFER, BODY, service=service, limits=limits, X_Forward_A="1", other="2", traceparent="00-aa")
     (sent,) = service.requests
-    assert sent.parameters == {"x-forward-a": "1"}
+    assert sent.parameters == {"X-Forward-A": "1"}  # as the client wrote it
     assert sent.trace == {"traceparent": "00-aa"}
 
 
