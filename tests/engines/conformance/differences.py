@@ -177,20 +177,6 @@ DIFFERENCES: list[Difference] = [
     ),
     *(
         Difference(
-            f"wrong{calls}-*",
-            "An output of another datatype or shape than the configuration says is an error of the model; Triton hands "
-            "it to the client.",
-            None,
-        )
-        for calls in (
-            ": answers_wrong_datatype",
-            ": answers_wrong_rank",
-            " batch: fewer columns",
-            " batch: no batch axis",
-        )
-    ),
-    *(
-        Difference(
             f"description: {model}",
             "Configurations have the fields of today's Triton; 2.51 does not know max_inflight_requests.",
             without_younger_fields,

@@ -202,6 +202,9 @@ NOT_SO_WRONG = [
     "answers_wrong_rank",
     "answers_columns",
     "answers_empty_tensor",
+    "answers_half_floats",
+    "answers_text_tensor",
+    "answers_scalar",
 ]
 for how in (*WRONG, *NOT_SO_WRONG):
     scenario(
@@ -214,7 +217,7 @@ scenario(
     Ask("wanderer", numbers("INPUT0", 1, 2, 3), parameters={"how": "answers_output_twice"}),
     clients=("rest", "rest_json"),  # Triton's gRPC client cannot read such a response
 )
-for how in ("right", "more rows", "fewer columns", "no batch axis"):
+for how in ("right", "more rows", "fewer columns", "no batch axis", "no columns", "another datatype"):
     scenario(
         f"wrong batch: {how}", Ask("batch_breaker", {"INPUT0": ("INT32", [[1, 2], [3, 4]])}, parameters={"how": how})
     )

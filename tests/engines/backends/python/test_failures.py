@@ -146,8 +146,6 @@ FAILURES = [
         PREFIX + "Expected an 'InferenceResponse' object in the execute function return list, found type "
         "'<class 'int'>'.",
     ),
-    ("other_datatype", "unexpected datatype TYPE_FP32 for inference output 'text', expecting TYPE_STRING"),
-    ("other_rank", "unexpected shape for output 'text' for model 'actor'. Expected [-1], got [2,1]"),
     ("no_datatype", PREFIX + "TritonModelException: NumPy dtype is not supported." + AT),
     ("no_name", PREFIX + "TritonModelException: Tensor name cannot be an empty string." + AT),
     ("no_array", PREFIX + "TypeError: __init__(): incompatible constructor arguments."),
@@ -273,9 +271,46 @@ def test_a_model_without_its_file(stage: Stage, tmp_path: Path) -> None:
         stage.start(spec)
 
 
-def test_unchecked_outputs_pass_as_in_triton(stage: Stage, tmp_path: Path) -> None:
-    """A parameter of the model turns the checks off."""
-    config = TEXT_CONFIG + 'parameters { key: "CHECK_OUTPUTS" value { string_value: "false" } }'
-    running = stage.start(model(tmp_path / "actor", ACTOR, config))
-    assert stage.ask(running, tensor("text", ["other_datatype"])).outputs[0].datatype == "FP32"
-    assert stage.ask(running, tensor("text", ["other_rank"])).outputs[0].shape == (2, 1)
+MISFITS = [
+    (
+        "other_datatype",
+        ("FP32", (2,)),
+        "unexpected datatype TYPE_FP32 for inference output 'text', expecting TYPE_STRING",
+    ),
+    ("other_rank", ("BYTES", (2, 1)), "unexpected shape for output 'text' for model 'actor'. Expected [-1], got [2,1]"),
+]
+
+
+def checked(check: str) -> str:
+    return TEXT_CONFIG + 'parameters { key: "CHECK_OUTPUTS" value { string_value: "' + check + '" } }'
+
+
+def test_outputs_that_do_not_fit_pass_as_in_triton(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outputs of another datatype or shape than configured are handed on, with one warning per output."""
+    running = stage.start(model(tmp_path / "actor", ACTOR))
+    for act, described, _ in MISFITS * 2:
+        output = stage.ask(running, tensor("text", [act])).outputs[0]
+        assert (output.datatype, output.shape) == described
+    (warning,) = [record.message for record in caplog.records if "unexpected" in record.message]
+    assert MISFITS[0][2] in warning and "CHECK_OUTPUTS: true makes it an error" in warning
+
+
+def test_outputs_are_checked_on_request(stage: Stage, tmp_path: Path) -> None:
+    """A parameter of the model makes them errors."""
+    running = stage.start(model(tmp_path / "actor", ACTOR, checked("true")))
+    for act, _, message in MISFITS:
+        (answers,) = stage.execute(running, request(tensor("text", [act])))
+        assert answers.error().message == message
+
+
+def test_unchecked_outputs_pass_without_a_warning(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A parameter of the model turns the warning off."""
+    running = stage.start(model(tmp_path / "actor", ACTOR, checked("false")))
+    for act, described, _ in MISFITS:
+        output = stage.ask(running, tensor("text", [act])).outputs[0]
+        assert (output.datatype, output.shape) == described
+    assert not [record for record in caplog.records if "unexpected" in record.message]

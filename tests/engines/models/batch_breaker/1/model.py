@@ -18,5 +18,7 @@ class TritonPythonModel:
             "more rows": np.concatenate([array, array]),
             "fewer columns": array[:, :1],
             "no batch axis": array[0],
+            "no columns": array[:, :0],
+            "another datatype": array.astype(np.float64),
         }[how]
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", changed)])

@@ -94,6 +94,18 @@ def answers_wrong_rank(array):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array.reshape(1, -1))])]
 
 
+def answers_half_floats(array):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array.astype(np.float16))])]
+
+
+def answers_text_tensor(array):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array.astype(str).astype(np.object_))])]
+
+
+def answers_scalar(array):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array(array.sum(), np.int32))])]
+
+
 def answers_unknown_dtype(array):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array.astype(np.complex64))])]
 
