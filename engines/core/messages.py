@@ -22,11 +22,12 @@ def _value(cls: type) -> type:
 @_value
 class SharedMemory:
     """Part of a POSIX shared memory object that a client has registered: `key` is its name ("/region"), `offset` and
-    `num_bytes` locate the tensor in the object."""
+    `num_bytes` locate the tensor in the object. `region` is the name of the registration, "" in an instance."""
 
     key: str
     offset: int
     num_bytes: int
+    region: str = ""
 
 
 @_value

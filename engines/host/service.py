@@ -76,6 +76,8 @@ class Service:
         request = call.request
         if self.logs.log_verbose_level:
             _log.debug("inference of %s %s, request %r", request.model, request.version or "(any)", request.id)
+        if self.regions.has_resolved:
+            self.regions.hold(call)
         try:
             self.model(request.model, request.version).submit(call)
         except EngineError as error:

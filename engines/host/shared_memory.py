@@ -1,6 +1,7 @@
 """The POSIX shared memory regions of clients, by name.
 
-The host opens a region only to check its size; instances map it themselves.
+The host opens a region only to check its size; instances map it themselves. A region cannot be unregistered while an
+inference uses it.
 Source: Triton server `src/shared_memory_manager.cc`.
 """
 
@@ -8,10 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engines.core.calls import InferenceCall, Sink
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
-from engines.core.messages import SharedMemory
+from engines.core.messages import InferRequest, InferResponse, SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,16 @@ class Region:
 
 
 class SharedMemoryRegions:
-    """The registered regions."""
+    """The registered regions.
+
+    `has_resolved`: a place was resolved since the last `hold`, so that the next call may have to be held.
+    """
 
     def __init__(self, *, is_allowed: bool = True) -> None:
         self._is_allowed = is_allowed
         self._regions: dict[str, Region] = {}
+        self._uses: Counter[str] = Counter()  # by calls in flight
+        self.has_resolved = False
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Raises: EngineError where the name is taken, or the object cannot be opened or is smaller."""
@@ -42,11 +51,36 @@ class SharedMemoryRegions:
         self._regions[name] = Region(name, key, offset, byte_size)
 
     def unregister(self, name: str) -> None:
-        """Remove a region, if it is registered; "" removes all."""
-        if name:
-            self._regions.pop(name, None)
+        """Remove a region, if it is registered; "" removes all that are not in use.
+
+        Raises: EngineError, INTERNAL, where a region is in use.
+        """
+        if not name:
+            self._regions = {name: region for name, region in self._regions.items() if name in self._uses}
+            if self._regions:
+                names = "".join(f"{name} ," for name in sorted(self._regions))
+                raise internal(f"Failed to unregister the following system shared memory regions: {names}")
+        elif name in self._uses:
+            raise internal(f"Cannot unregister shared memory region '{name}', it is currently in use.")
         else:
-            self._regions.clear()
+            self._regions.pop(name, None)
+
+    def hold(self, call: InferenceCall) -> None:
+        """Count the regions of a call as in use until it is over."""
+        self.has_resolved = False
+        if names := {place.region for place in _places(call.request) if place.region in self._regions}:
+            self._uses.update(names)
+            call.through(lambda sink: self._releasing(sink, names))
+
+    def _releasing(self, sink: Sink, names: set[str]) -> Sink:
+        """A sink that releases the regions before the last response, which lets the client unregister them."""
+
+        def respond(response: InferResponse | None, is_final: bool) -> None:
+            if is_final:
+                self._uses -= Counter(names)
+            sink(response, is_final)
+
+        return respond
 
     def status(self, name: str) -> list[Region]:
         """The region of that name, or all regions for "".
@@ -71,7 +105,17 @@ class SharedMemoryRegions:
             raise invalid(f"Invalid offset for shared memory region: '{name}'")
         if byte_size < 0 or offset + byte_size > region.byte_size:
             raise invalid(f"Invalid offset + byte size for shared memory region: '{name}'")
-        return SharedMemory(region.key, region.offset + offset, byte_size)
+        self.has_resolved = True
+        return SharedMemory(region.key, region.offset + offset, byte_size, name)
+
+
+def _places(request: InferRequest) -> Iterator[SharedMemory]:
+    for tensor in request.inputs:
+        if isinstance(tensor.data, SharedMemory):
+            yield tensor.data
+    for output in request.outputs:
+        if output.shared_memory is not None:
+            yield output.shared_memory
 
 
 def object_size(key: str) -> int:

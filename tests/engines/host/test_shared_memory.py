@@ -5,8 +5,9 @@ from multiprocessing.shared_memory import SharedMemory as SystemMemory
 
 import pytest
 
+from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode
-from engines.core.messages import SharedMemory
+from engines.core.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from engines.host.shared_memory import Region, SharedMemoryRegions
 
 
@@ -37,7 +38,53 @@ def test_tensors_lie_in_regions(key: str) -> None:
     """Offsets of tensors count from the region's, and end within it."""
     regions = SharedMemoryRegions()
     regions.register("in", key, 64, 128)
-    assert regions.resolve("in", 100, 28) == SharedMemory(key, 164, 28)
+    assert regions.resolve("in", 100, 28) == SharedMemory(key, 164, 28, "in")
+
+
+def call_with(*places: SharedMemory) -> InferenceCall:
+    """An inference with an input in each of these places but the last, and an output there."""
+    *inputs, output = places
+    request = InferRequest(
+        "adder",
+        inputs=tuple(TensorData("a", "INT32", (1,), place) for place in inputs),
+        outputs=(WantedOutput("sum", shared_memory=output),),
+    )
+    return InferenceCall(request, lambda *_: None)
+
+
+def test_regions_in_use_stay(key: str) -> None:
+    """A region is unregistered once each inference with it is over; the refusals are Triton's."""
+    regions = SharedMemoryRegions()
+    for name in ("b", "a", "free"):
+        regions.register(name, key, 0, 128)
+    first, second = (call_with(*(regions.resolve(name, 0, 4) for name in names)) for names in ("ba", "aa"))
+    for call in (first, second):
+        regions.hold(call)
+    with pytest.raises(EngineError) as raised:
+        regions.unregister("")
+    text = "Failed to unregister the following system shared memory regions: a ,b ,"
+    assert (raised.value.code, raised.value.message) == (ErrorCode.INTERNAL, text)
+    assert [region.name for region in regions.status("")] == ["a", "b"]
+    first.finish()
+    regions.unregister("b")
+    with pytest.raises(EngineError) as raised:
+        regions.unregister("a")
+    text = "Cannot unregister shared memory region 'a', it is currently in use."
+    assert (raised.value.code, raised.value.message) == (ErrorCode.INTERNAL, text)
+    second.fail(EngineError(ErrorCode.INTERNAL, "broken"))
+    regions.unregister("a")
+    assert regions.status("") == []
+
+
+def test_only_calls_with_regions_hold_them(key: str) -> None:
+    """A request that failed after its region was resolved leaves nothing in use."""
+    regions = SharedMemoryRegions()
+    regions.register("in", key, 0, 128)
+    regions.resolve("in", 0, 4)
+    assert regions.has_resolved
+    regions.hold(InferenceCall(InferRequest("adder"), lambda *_: None))
+    assert not regions.has_resolved
+    regions.unregister("in")
 
 
 REFUSED = [
