@@ -32,6 +32,8 @@ from bench.grpc_run import carry_out, held  # noqa: E402
 HOLD_SECONDS = 15
 
 PANELS = (
+    ("mixed", "cpu_us", "mixed: CPU µs/call"),
+    ("mixed-grpcio", "cpu_us", "mixed, grpcio client: CPU µs/call"),
     ("unary", "cpu_us", "small ModelInfer: CPU µs/call"),
     ("unary", "units_per_second", "small ModelInfer: calls/s"),
     ("unary-triton", "cpu_us", "real Triton: CPU µs/call"),

@@ -8,7 +8,7 @@ from bench.grpc_client import run_grpcio
 from bench.grpc_configs import Upstream
 from bench.grpc_h2load import run_h2load
 from bench.grpc_load import run_frames
-from bench.grpc_messages import EXCHANGES, GrpcLoad
+from bench.grpc_messages import EXCHANGES, MIXED, GrpcLoad
 from bench.processes import BenchError
 from bench.programs import Running
 from bench.samples import Case, Failure, Sample, sample_of
@@ -28,11 +28,26 @@ class GrpcCase(Case):
     unit: str = "call"
     # Turns of each proxy in a round. A light load needs more: its CPU for a unit depends on how the machine wakes up.
     turns: int = 1
+    has_many_routes: bool = False  # for proxies of its own, see `MIXED_PROXIES`
 
 
 CASES = {
     case.name: case
     for case in (
+        GrpcCase(
+            name="mixed",
+            title="500 users, 40 models, three client libraries, every call unique",
+            exchange=MIXED,
+            run=run_frames,
+            has_many_routes=True,
+        ),
+        GrpcCase(
+            name="mixed-grpcio",
+            title="500 users, 40 models, every call unique, from grpcio",
+            exchange=MIXED,
+            run=run_grpcio,
+            has_many_routes=True,
+        ),
         GrpcCase(name="unary", title="small ModelInfer", exchange="simple", run=run_h2load),
         GrpcCase(
             name="unary-triton",

@@ -6,6 +6,7 @@ proxies, so it limits the rate; the CPU figures are those of the proxy.
 
 import asyncio
 import itertools
+import random
 import secrets
 import time
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from typing import Any
 
 import grpc
 
+from bench import mixed, mixed_calls
 from bench.closed_loop import Tally, answer_spec, closed_loop
-from bench.grpc_messages import DEADLINE_SECONDS, EXCHANGES, TENANT, GrpcLoad, trace
+from bench.grpc_messages import DEADLINE_SECONDS, EXCHANGES, MIXED, TENANT, GrpcLoad, trace
 from bench.window import LoadResult, run_module
 from gateway.wire.grpc import PREFIX_BYTES
 
@@ -23,8 +25,10 @@ OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_
 
 async def many_at_a_time(load: GrpcLoad) -> LoadResult:
     """`load.connections` channels, each with `load.calls` calls at a time."""
-    exchange = EXCHANGES[load.exchange]
+    exchange, is_mixed = EXCHANGES[load.exchange], load.exchange == MIXED
     run, marks = secrets.token_hex(4), itertools.count(1)
+    users = mixed_calls.Users(random.Random())
+    next_message = mixed.in_turn(mixed_calls.framed_messages())
     channels: list[grpc.aio.Channel] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -33,7 +37,9 @@ async def many_at_a_time(load: GrpcLoad) -> LoadResult:
             mark = f"{run}{next(marks):08x}"
             begun_at = time.perf_counter()
             try:
-                reply = await ask(exchange.request, timeout=DEADLINE_SECONDS, metadata=(TENANT, trace(mark)))
+                request = next_message()[PREFIX_BYTES:] if is_mixed else exchange.request
+                metadata = users.metadata() if is_mixed else (TENANT, trace(mark))
+                reply = await ask(request, timeout=DEADLINE_SECONDS, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 tally.fail(f"a call ended with status {error.code().name}: {error.details()}")
                 return

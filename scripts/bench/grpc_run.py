@@ -1,19 +1,20 @@
 """A whole run of the gRPC benchmark: start the upstreams and proxies, run interleaved rounds, stop everything."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import psutil
 from rich.progress import Progress
 
 from bench.command import Plan
-from bench.grpc_cases import CASES, Loader
+from bench.grpc_cases import CASES, GrpcCase, Loader
 from bench.grpc_checks import await_first_reply
 from bench.grpc_configs import Upstream
-from bench.grpc_proxies import PROXIES
+from bench.grpc_messages import MIXED
+from bench.grpc_proxies import MIXED_PROXIES, PROXIES
 from bench.processes import SCRIPTS, BenchError, free_port, pinned, tree
-from bench.programs import Running, Site, start_on_port
+from bench.programs import Proxy, Running, Site, start_on_port
 from bench.rounds import Stage, interleave, stage
 from bench.samples import Failure, Results
 from gateway.demo.triton import TritonProcess, why_unavailable
@@ -38,18 +39,17 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
         upstreams = [start_canned(up.others)]
         if any(case.upstream == "triton" for case in cases):
             upstreams.append(_start_triton(up))
-        running = []
-        for name in plan.proxies:
-            progress.console.log(f"starting {name}")
-            try:
-                running.append(_start(name, up.proxies, upstreams))
-            except BenchError as error:
-                results.failures += [Failure(case.name, name, f"did not start: {error}") for case in cases]
         progress.remove_task(starting)
         loader = Loader(plan.seconds, up.cores.others, upstreams)
-        for case in cases:
-            turns = case.turns if plan.rounds > 1 else 1  # one round is but a glance
-            interleave([case], running, plan.rounds * turns, loader.sample, progress, results)
+        for proxies, has_many_routes in ((MIXED_PROXIES, True), (PROXIES, False)):
+            group = [case for case in cases if case.has_many_routes is has_many_routes]
+            running = _start_all(proxies, group, plan, up, upstreams, progress, results)
+            for case in group:
+                turns = case.turns if plan.rounds > 1 else 1  # one round is but a glance
+                interleave([case], running, plan.rounds * turns, loader.sample, progress, results)
+            for each in running:
+                if each.process is not None:
+                    up.proxies.children.stop(each.process)
     return results
 
 
@@ -57,15 +57,35 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
 def held(proxy: str, pin: bool) -> Iterator[Running]:
     """One proxy in front of the canned upstream while the context lasts, for profiling."""
     with stage(pin) as up:
-        yield _start(proxy, up.proxies, [start_canned(up.others)])
+        yield _start(PROXIES[proxy], up.proxies, [start_canned(up.others)])
 
 
-def _start(name: str, site: Site, upstreams: Sequence[Upstream]) -> Running:
+def _start_all(
+    proxies: Mapping[str, Proxy[Sequence[Upstream]]],
+    cases: Sequence[GrpcCase],
+    plan: Plan,
+    up: Stage,
+    upstreams: Sequence[Upstream],
+    progress: Progress,
+    results: Results,
+) -> list[Running]:
+    """Start the proxies for these cases; one that does not start is a failure in each of them."""
+    running = []
+    for name in plan.proxies if cases else ():
+        progress.console.log(f"starting {name}")
+        try:
+            running.append(_start(proxies[name], up.proxies, upstreams))
+        except BenchError as error:
+            results.failures += [Failure(case.name, name, f"did not start: {error}") for case in cases]
+    return running
+
+
+def _start(proxy: Proxy[Sequence[Upstream]], site: Site, upstreams: Sequence[Upstream]) -> Running:
     """Start a proxy and wait for its first reply.
 
     Raises: BenchError.
     """
-    running = PROXIES[name].start(site, upstreams)
+    running = proxy.start(site, upstreams)
     await_first_reply(running.ports[upstreams[0].name])
     return running
 
@@ -78,7 +98,7 @@ def start_canned(site: Site) -> Upstream:
     argv = [sys.executable, "-m", "bench.upstream", "--port", str(http_port)]
     start_on_port(site, "http-upstream", argv, http_port, {})
     assert canned.process is not None
-    return Upstream("canned", grpc_port, http_port, ("simple", "tensor", "llm"), (canned.process.pid,))
+    return Upstream("canned", grpc_port, http_port, ("simple", "tensor", "llm", MIXED), (canned.process.pid,))
 
 
 def _start_triton(up: Stage) -> Upstream:

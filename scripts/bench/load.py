@@ -37,7 +37,7 @@ class LoadSpec:
 
 def request_maker(spec: LoadSpec) -> Callable[[], bytes]:
     if spec.exchange == "mixed":
-        return mixed.request_maker()
+        return mixed.in_turn(mixed.requests())
     exchange = EXCHANGES[spec.exchange]
     if spec.sessions:
         return messages.session_requests(exchange, spec.sessions, in_body=spec.in_body)

@@ -5,6 +5,7 @@ an id, a trace, numbers and a length of its own. The rules have 42 routes: one b
 first model's is split 90/10 by session), and one for all other requests.
 """
 
+import itertools
 import random
 import string
 from collections.abc import Callable
@@ -55,11 +56,16 @@ def model_path(number: int) -> str:
     return f"/v2/models/{MODEL_PREFIX}{number}/infer"
 
 
+def tokens() -> list[str]:
+    """The users' bearer tokens, the same in every round."""
+    letters, fixed = string.ascii_letters + string.digits, random.Random(1)
+    return ["".join(fixed.choices(letters, k=TOKEN_BYTES)) for _ in range(NUM_USERS)]
+
+
 def requests(number: int = NUM_REQUESTS, seed: int | None = None) -> list[bytes]:
     """That many requests, each head and body in one piece."""
     chance = random.Random(seed)
-    letters, users = string.ascii_letters + string.digits, random.Random(1)  # the same users in every round
-    tokens = ["".join(users.choices(letters, k=TOKEN_BYTES)) for _ in range(NUM_USERS)]
+    bearers = tokens()
 
     def vector(name: str) -> dict[str, Any]:
         data = [chance.randrange(100_000) for _ in range(16)]
@@ -73,7 +79,7 @@ def requests(number: int = NUM_REQUESTS, seed: int | None = None) -> list[bytes]
             f"POST {model_path(chance.randrange(NUM_MODELS))} HTTP/1.1",
             "Host: inference.example.com",
             *client,
-            f"Authorization: Bearer {chance.choice(tokens)}",
+            f"Authorization: Bearer {chance.choice(bearers)}",
             f"X-Tenant: tenant-{chance.randrange(NUM_TENANTS)}",
             f"X-Session-Id: session-{chance.randrange(NUM_SESSIONS)}",
             f"X-Request-Id: {request_id:032x}",
@@ -85,14 +91,6 @@ def requests(number: int = NUM_REQUESTS, seed: int | None = None) -> list[bytes]
     return [request() for _ in range(number)]
 
 
-def request_maker() -> Callable[[], bytes]:
-    """A function that returns one request after another."""
-    made = requests()
-    at = -1
-
-    def request() -> bytes:
-        nonlocal at
-        at = at + 1 if at + 1 < len(made) else 0
-        return made[at]
-
-    return request
+def in_turn(made: list[bytes]) -> Callable[[], bytes]:
+    """A function that returns one request after another, and then begins again."""
+    return itertools.cycle(made).__next__

@@ -29,6 +29,7 @@ from bench.processes import BenchError  # noqa: E402
 from bench.wrk import wrk_version  # noqa: E402
 
 PANELS = (
+    ("mixed", "cpu_us", "mixed: CPU µs/request"),
     ("chat", "cpu_us", "chat: CPU µs/request"),
     ("chat", "units_per_second", "chat: requests/s"),
     ("chat-unique", "cpu_us", "unique heads: CPU µs/request"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.openai_connections import Tokens
 from bench.openai_load import OpenAILoad, run_load
-from bench.openai_messages import EXCHANGES, why_wrong
+from bench.openai_messages import EXCHANGES, MIXED, why_wrong
 from bench.openai_proxies import ENGINE
 from bench.processes import BenchError, group_cpu_seconds
 from bench.programs import Running
@@ -51,6 +51,11 @@ class OpenAICase(Case):
 CASES = {
     case.name: case
     for case in (
+        OpenAICase(
+            name="mixed",
+            title="conversations of 40 applications, 500 keys, 5,000 sessions; every head and body unique",
+            exchange=MIXED,
+        ),
         OpenAICase(name="chat", title="a chat, answered whole", exchange="chat"),
         OpenAICase(name="chat-unique", title="a chat, every head unique", exchange="chat", unique_heads=True),
         OpenAICase(

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench import messages
+from bench import messages, mixed, mixed_chats
 from bench.closed_loop import WARMUP_SECONDS, Tally, answer_spec, closed_loop
 from bench.load import LoadSpec
 from bench.openai_connections import AnswerReader, Chats, Streams
-from bench.openai_messages import EXCHANGES
+from bench.openai_messages import EXCHANGES, MIXED
 from bench.processes import BenchError
 from bench.window import LoadResult, Window, run_module
 from bench.wrk import ask_by_wrk
@@ -30,6 +30,8 @@ class OpenAILoad(LoadSpec):
 
 
 def request_maker(spec: OpenAILoad) -> Callable[[], bytes]:
+    if spec.exchange == MIXED:
+        return mixed.in_turn(mixed_chats.requests())
     exchange = EXCHANGES[spec.exchange]
     if spec.unique_heads:
         return messages.unique_requests(exchange)
@@ -96,7 +98,7 @@ def run_load(spec: OpenAILoad, cores: Sequence[int] | None, use_wrk: bool) -> Lo
 
     Raises: BenchError.
     """
-    if use_wrk and spec.right is not None and not spec.serial:
+    if use_wrk and spec.right is not None and not spec.serial and spec.exchange != MIXED:
         return ask_by_wrk(EXCHANGES[spec.exchange], spec, cores, right_answer(spec))
     return run_module("bench.openai_load", spec, spec.seconds, cores)
 

@@ -34,7 +34,7 @@ _QUESTION = (
 )
 _ANSWER = "Stay in Baixa or Chiado: both are flat enough for a child, and trains to Cascais leave from Cais do Sodre."
 
-_HEADERS = (
+HEADERS = (
     "Accept-Encoding: gzip, deflate, br",
     "Connection: keep-alive",
     "Authorization: Bearer sk-local",
@@ -131,15 +131,19 @@ def _exchange(model: str, question: str = _QUESTION, **more: Any) -> Exchange:
         path=CHAT_PATH,
         body=_body(model, question, **more),
         answer_bytes=None,  # proxies may format it differently
-        headers=_HEADERS,
+        headers=HEADERS,
         user_agent="OpenAI/Python 1.98.0",
     )
 
 
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
+# Its requests are those of `mixed_chats`; the exchange of this name is for the check before the load.
+MIXED = "mixed"
+
 EXCHANGES = {
     "chat": _exchange(MODEL),
+    MIXED: _exchange(MODEL),
     "chat-rename": _exchange(OTHER_NAME),
     "chat-long": _exchange(MODEL, (_QUESTION + "\n") * (LONG_PROMPT_BYTES // len(_QUESTION + "\n"))),
     "tokens": _exchange(MODEL, **_STREAMED),
