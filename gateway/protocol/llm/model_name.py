@@ -32,6 +32,10 @@ _MAX_FIELD_BYTES = 1024
 _SPELLINGS = re.compile(
     rb'"(?:[mM]|\\u00[46][dD])(?:[oO]|\\u00[46][fF])(?:[dD]|\\u00[46]4)(?:[eE]|\\u00[46]5)(?:[lL]|\\u00[46][cC])"'
 )
+_FIRST_LETTERS = (b"m", b"M", b"\\")
+# From this length on the key is searched from quote to quote, where these are at least so many bytes apart.
+_LONG_BYTES = 16 * 1024
+_BYTES_A_QUOTE = 256
 # Places looked at in a body that holds the key many times, as in the schemas of tools.
 _MAX_PLACES = 16
 
@@ -61,7 +65,7 @@ _tails: dict[bytes, ModelName] = {}  # by all from the key on, places counted fr
 
 def find_model(body: bytes) -> ModelName | None:
     """The `model` of a JSON object; None where it has none that is a string, or the body is no such object."""
-    num_spellings = len(_SPELLINGS.findall(body))  # a fifth of what a copy in lower case costs
+    num_spellings = _count_spellings(body)
     if not num_spellings:
         return None
     at = body.rfind(_KEY)
@@ -71,6 +75,21 @@ def find_model(body: bytes) -> ModelName | None:
         if known is not None:  # the usual case: what follows the key has been read before
             return ModelName(known.name, at + known.start, at + known.end)
     return _read(body, at, num_spellings)
+
+
+def _count_spellings(body: bytes) -> int:
+    """How often the key stands in the body, in any spelling."""
+    num_found, at = 0, 0
+    if len(body) >= _LONG_BYTES:
+        # A long body is mostly the text of prompts: from quote to quote is three times as fast as the expression.
+        for _ in range(len(body) // _BYTES_A_QUOTE):
+            at = body.find(b'"', at)
+            if at < 0:
+                return num_found
+            found = _SPELLINGS.match(body, at) if body[at + 1 : at + 2] in _FIRST_LETTERS else None
+            num_found += found is not None
+            at = found.end() if found is not None else at + 1
+    return num_found + len(_SPELLINGS.findall(body, at))
 
 
 def _read(body: bytes, at: int, num_spellings: int) -> ModelName | None:

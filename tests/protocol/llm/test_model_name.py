@@ -99,6 +99,22 @@ def test_a_model_that_readers_might_differ_on_is_written_anew(body: bytes, name:
     assert {key for key, _ in fields} == {"model"} | {key for key in json.loads(body) if key.lower() != "model"}
 
 
+@pytest.mark.parametrize("filler", [b'"' + b"x" * 20_000 + b'"', b"[" + b'"x",' * 10_000 + b"1]"])
+@pytest.mark.parametrize("body, name", [*NAMED.values(), *UNSURE.values()], ids=[*NAMED, *UNSURE])
+def test_a_long_body_has_the_same_model(body: bytes, name: str, filler: bytes) -> None:
+    """Long bodies are searched in another way, whether quotes are rare in them or not."""
+    short = find_model(body)
+    assert short is not None
+    for long in (
+        b'{"filler":' + filler + b"," + body.lstrip().removeprefix(b"{"),
+        body.rstrip().removesuffix(b"}") + b',"filler":' + filler + b"}",
+    ):
+        found = find_model(long)
+        assert found is not None
+        assert (found.name, found.is_sure) == (name, short.is_sure)
+        assert not found.is_sure or json.loads(b'"' + long[found.start : found.end] + b'"') == name
+
+
 @pytest.mark.parametrize("body", NONE)
 def test_no_model_is_found_where_none_is_named(body: bytes) -> None:
     """Keys of nested objects, values that are no strings, and bodies that are no objects name no model."""
