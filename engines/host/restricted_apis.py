@@ -49,6 +49,11 @@ class RestrictedApis:
     def __bool__(self) -> bool:
         return bool(self._by_operation)
 
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that guard operations, in lower case."""
+        return frozenset(name for _, name, _ in self._by_operation.values())
+
     def missing_header(self, operation: Operation, headers: Mapping[bytes, bytes]) -> str:
         """The header that guards an operation where the request lacks its value, else ""."""
         restriction = self._by_operation.get(operation)

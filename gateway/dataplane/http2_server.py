@@ -36,7 +36,7 @@ class Http2ServerConnection(Http2Server):
                 max_resets=limits.max_resets,
             ),
             Http2Timeouts(opening=limits.header_timeout, read=limits.body_timeout, idle=limits.idle_timeout),
-            plane.read_call.volatile,
+            plane.read_call.own_names,
         )
         self.plane = plane
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from gateway.net.sockets import has_hung_up
 from gateway.wire.http2.connection import Http2Connection, Opening
+from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
 from gateway.wire.http2.peer_state import ENDED
@@ -77,13 +78,13 @@ class Http2Transport(asyncio.Protocol):
 
     __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
 
-    def __init__(self, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, limits: Http2Limits, *, is_client: bool, own_names: OwnNames | None = None) -> None:
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._loop = asyncio.get_running_loop()
         self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
         self._unasked_bytes = 0  # written while the peer does not read
-        self.http2 = Http2Connection(self, limits, is_client=is_client, volatile=volatile)
+        self.http2 = Http2Connection(self, limits, is_client=is_client, own_names=own_names)
 
     # Called by the event loop
 
@@ -203,8 +204,8 @@ class Http2Server(Http2Transport):
 
     __slots__ = ("_connected_at", "_idle_since", "_is_draining", "_timeouts", "_unsent", "_unsent_since")
 
-    def __init__(self, limits: Http2Limits, timeouts: Http2Timeouts, volatile: frozenset[bytes]) -> None:
-        super().__init__(limits, is_client=False, volatile=volatile)
+    def __init__(self, limits: Http2Limits, timeouts: Http2Timeouts, own_names: OwnNames) -> None:
+        super().__init__(limits, is_client=False, own_names=own_names)
         self._timeouts = timeouts
         self._is_draining = False
         self._connected_at = self._idle_since = monotonic()

@@ -9,7 +9,7 @@ from typing import Protocol
 from engines.core.errors import internal
 from engines.core.messages import Raw
 from engines.host.client_limits import ClientLimits
-from engines.host.grpc.call_head import VOLATILE, Head, HeadReader
+from engines.host.grpc.call_head import Head, HeadReader
 from engines.host.grpc.replies import (
     COMPRESSED_OPENINGS,
     OK,
@@ -37,10 +37,9 @@ class GrpcFront:
         self.limits = limits
         self.is_draining = False
         forward = limits.forwards("grpc")
-        self.read_head = HeadReader(forward, limits.compression_level)
-        self.read_request = RequestReader()
-        self.volatile = frozenset(name for name in VOLATILE if not forward.matches(name))
         self.restrictions = service.restrictions["grpc"]
+        self.read_head = HeadReader(forward, limits.compression_level, self.restrictions.headers)
+        self.read_request = RequestReader()
 
 
 class CallOwner(Protocol):

@@ -5,18 +5,18 @@ Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, `doc/compression.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from engines.host.client_limits import HeaderForward
-from engines.host.request_fields import TRACE_FIELDS, trace_of
+from engines.host.request_fields import trace_of
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
 
 _TIMEOUT = b"grpc-timeout"
-_OWN = TRACE_FIELDS | {_TIMEOUT}
-# Fields with another value in each call.
-VOLATILE = _OWN | {b"x-request-id"}
+# Fields that plans are made of.
+_OF_PLANS = frozenset({b"content-type", b"grpc-encoding", b"grpc-accept-encoding", b"triton_grpc_error"})
 
 _CONTENT_TYPE = b"application/grpc"
 # In the order of preference.
@@ -52,10 +52,14 @@ class Head(NamedTuple):
 class HeadReader:
     """Parses heads, and caches them in their header blocks."""
 
-    def __init__(self, forward: HeaderForward, compression_level: int | None) -> None:
+    def __init__(
+        self, forward: HeaderForward, compression_level: int | None, guards: Collection[bytes] = frozenset()
+    ) -> None:
+        """`guards` are headers without which some operations are refused."""
         self._forward = forward
         self._level = compression_level
-        self._own = frozenset(name for name in _OWN if not forward.matches(name))
+        of_plans = _OF_PLANS.union(guards)
+        self.own_names = OwnNames(lambda name: name not in of_plans and not forward.matches(name))
 
     def __call__(self, block: Block) -> Head:
         head = block.note
@@ -64,7 +68,7 @@ class HeadReader:
         return head
 
     def _read(self, block: Block) -> Head:
-        if block.base is not None and all(name in self._own for name, _ in block.own):
+        if block.base is not None:
             plan, timeout, trace = self(block.base)
             values = dict(block.own)
             return Head(plan, values.get(_TIMEOUT, timeout), trace_of(values) or trace)

@@ -68,7 +68,7 @@ class GrpcConnection(Http2Server):
         super().__init__(
             Http2Limits(max_streams=limits.max_streams, window_bytes=limits.window_bytes),
             Http2Timeouts(opening=_OPENING_SECONDS, read=limits.send_seconds, idle=limits.max_idle_seconds),
-            self.front.volatile,
+            self.front.read_head.own_names,
         )
         self._alive_at = self._connected_at
         self._pinged_at = 0.0

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.head_reader import fields_of, session_of, units_of
+from gateway.dataplane.context.head_reader import (
+    DROPPED,
+    MALFORMED,
+    OWN,
+    PASSED,
+    SHARED,
+    FieldKinds,
+    fields_of,
+    session_of,
+    units_of,
+)
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
@@ -21,44 +31,36 @@ from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
-_SECRETS = frozenset({b"authorization", b"cookie"})
-_passing_name = Memo(lambda name: literal_name(name, secret=name in _SECRETS))
+_SECRETS = frozenset({b"authorization", b"cookie", b"x-api-key"})
 # Written for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, REQUEST_FIELD})
-_OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
 # Fields that REST requests have in a form of their own, or not at all.
 _OF_GRPC = frozenset(
     {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
 )
-# Fields that differ from call to call of the same gRPC client.
-_VOLATILE = frozenset(
-    {
-        b"content-length",
-        b"inference-header-content-length",
-        _REQUEST_ID,
-        b"authorization",
-        b"b3",
-        b"cookie",
-        b"traceparent",
-        b"tracestate",
-        b"x-amzn-trace-id",
-        b"x-api-key",
-        b"x-b3-parentspanid",
-        b"x-b3-sampled",
-        b"x-b3-spanid",
-        b"x-b3-traceid",
-        b"x-cloud-trace-context",
-        b"x-correlation-id",
-    }
-)
-# A bound for clients that invent names.
+# Fields that a `CallPlan` holds beside those that rules read: few clients differ in them.
+_FEW_DIFFER_IN = _REWRITTEN | {
+    b"accept-encoding",
+    b"content-encoding",
+    b"content-type",
+    b"expect",
+    b"grpc-accept-encoding",
+    b"grpc-encoding",
+    b"inference-header-content-length",
+    b"triton_grpc_error",
+    b"user-agent",
+}
+# Bounds for clients that invent names.
 _MAX_DECISIONS = 1024
+_MAX_NAMES = 4096
 
 
 class CallTarget:
@@ -103,6 +105,8 @@ class CallPlan:
             text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_used
         }
         self.error: GatewayError | None = None
+        self.request_id = named.get(_REQUEST_ID)  # where rules read it
+        self.timeout = named.get(_TIMEOUT)
         self._forced: Forced | None = None
         self.rest_facts: Facts | None = None  # what the rules decided on, for a client without gRPC
         try:
@@ -196,37 +200,69 @@ class CallPlan:
         return fields + engine.extra_fields
 
 
+class _Prefixes(dict[bytes, bytes | None]):
+    """What stands before a field's value where it goes on to an engine, by the field's name; None of fields that are
+    written for each hop."""
+
+    def __missing__(self, name: bytes) -> bytes | None:
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        found = None if name in _REWRITTEN else literal_name(name, secret=name in _SECRETS)
+        self[name] = found
+        return found
+
+
+_prefixes = _Prefixes()
+
+
+def _passed_on(own: list[Field]) -> bytes:
+    """The fields of one call as they go on, encoded."""
+    pieces: list[bytes] = []
+    for name, value in own:
+        before = _prefixes[name]
+        if before is not None:
+            size = len(value)
+            pieces.append(b"%b%c%b" % (before, size, value) if size < 0x7F else with_value(before, value))
+    return b"".join(pieces)
+
+
 class CallHead:
-    """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
-    `id` is None where the client sent none, and so is `session`, which is only read where rules need it; `timeout`
-    is in seconds, None where the client sets none."""
+    """One call's fields, read: its plan, and its `own`, which the plan does not have; `passing` are these as they go
+    on, encoded. `id` is None where the client sent none, and so is `session`, which is only read where rules need it;
+    `timeout` is in seconds, None where the client sets none."""
 
-    __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "units", "volatile")
+    __slots__ = ("error", "id", "own", "passing", "plan", "session", "timeout", "units")
 
-    def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
+    def __init__(self, plan: CallPlan, own: list[Field]) -> None:
         self.plan = plan
-        self.volatile = volatile
-        self.id: bytes | None = None
+        self.own = own
+        self.id = plan.request_id
         self.timeout: float | None = None
         snapshot = plan.snapshot
-        self.session = session_of(snapshot, volatile, plan.fields) if snapshot.session_field else None
-        self.units = units_of(snapshot, volatile) if snapshot.unit_fields else None
+        self.session = session_of(snapshot, own, plan.fields) if snapshot.session_field else None
+        self.units = units_of(snapshot, own) if snapshot.unit_fields else None
         self.error = plan.error
-        passing = b""
-        for name, value in volatile:
+        timeout = plan.timeout
+        for name, value in own:
             if name == _REQUEST_ID:
                 self.id = value
             elif name == _TIMEOUT:
-                self.timeout = read_timeout(value)
-                if self.timeout is None:
-                    self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {value!r} is not a number and unit")
-            else:
-                passing += with_value(_passing_name(name), value)
-        self.passing = passing
+                timeout = value
+        if timeout is not None:
+            self.timeout = read_timeout(timeout)
+            if self.timeout is None:
+                self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {timeout!r} is not a number and unit")
+        self.passing = _passed_on(own)
+
+    def passing_to(self, engine: Engine) -> bytes:
+        """`passing` without the fields that the engine declares, which take the place of the caller's."""
+        if not engine.extra_names:
+            return self.passing
+        return _passed_on([field for field in self.own if field[0] not in engine.extra_names])
 
     def value(self, name: bytes) -> bytes | None:
         """The first of the caller's fields of this name, in lower case."""
-        for field in self.volatile:
+        for field in self.own:
             if field[0] == name:
                 return field[1]
         for field in self.plan.fields:
@@ -236,7 +272,7 @@ class CallHead:
 
     def rest_fields(self) -> list[Field]:
         """The caller's metadata as a REST request has it, without gRPC's own fields."""
-        fields = self.plan.fields + self.volatile
+        fields = self.plan.fields + self.own
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
@@ -256,18 +292,18 @@ class CallHeadBuilder:
         self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=None)
         # The bytes before the value of each field that passes on, and the field's index.
         self._pieces = [
-            (with_value(_passing_name(name), value)[: -len(value) or None], at)
+            (with_value(before, value)[: -len(value) or None], at)
             for at, (name, value) in enumerate(own)
-            if name != _REQUEST_ID
+            if (before := _prefixes[name]) is not None
         ]
 
     def __call__(self, own: list[Field]) -> CallHead:
         before = self._head
         if not self._is_plain:
-            return CallHead(before.plan, before.volatile + own)
+            return CallHead(before.plan, before.own + own)
         head = CallHead.__new__(CallHead)
         head.plan = before.plan
-        head.volatile = before.volatile + own
+        head.own = before.own + own
         head.id = own[self._id_at][1] if self._id_at is not None else before.id
         head.timeout = before.timeout
         head.session = head.units = None
@@ -279,60 +315,62 @@ class CallHeadBuilder:
         return head
 
 
-def _volatile_names(snapshot: Snapshot) -> frozenset[bytes]:
-    """The fields that are cut out of heads under these rules: those that no rule reads."""
-    identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-    required = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
-    return (_VOLATILE | identity | snapshot.unit_fields) - required
-
-
-def _split_fields(fields: Iterable[Field], volatile: Collection[bytes]) -> tuple[list[bytes], list[Field]]:
-    """The steady fields, each name followed by its value, to be joined by NULs as a key; and the volatile ones."""
-    steady: list[bytes] = []
-    cut: list[Field] = []
-    for field in fields:
-        if field[0] in volatile:
-            cut.append(field)
-        else:
-            steady += field
-    return steady, cut
-
-
 class CallReader:
-    """Reads calls' fields by one snapshot of the rules, and caches what follows from them."""
+    """Reads calls' fields by one snapshot of the rules, and caches what follows from them. `own_names` are those of
+    the fields that are not in plans."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        self._volatile = _volatile_names(snapshot) | {_TIMEOUT, _REQUEST_ID}
-        # What a connection may leave out when it compares blocks: no field of the message or the target.
-        self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
+        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), _FEW_DIFFER_IN)
+        self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
         self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: self._new_plan(fields_of(key.split(b"\0"))))
 
     def __call__(self, block: Block) -> CallHead:
         if block.has_blanks:
             return self._with_blanks(block)
-        steady, volatile = _split_fields(block.fields, self._volatile)
-        return CallHead(self._plans(b"\0".join(steady)), volatile)
+        shared, own = self._split(block.fields)
+        return CallHead(self._plans(b"\0".join(shared)), own)
+
+    def _split(self, fields: Iterable[Field]) -> tuple[list[bytes], list[Field]]:
+        """The fields of the plan, each name followed by its value; and those of the call alone."""
+        shared: list[bytes] = []
+        own: list[Field] = []
+        for field in fields:
+            kind = self._kinds[field[0]]
+            if kind is SHARED or kind is MALFORMED:  # pseudo-fields
+                shared += field
+            elif kind is not DROPPED:
+                own.append(field)
+        return shared, own
 
     def _with_blanks(self, block: Block) -> CallHead:
         """Blanks around metadata reach the engine, as Triton's models see them; the gateway reads values without."""
         sent = {(name, value.strip(b" \t")): (name, value) for name, value in block.fields}
-        steady, volatile = _split_fields(sent, self._volatile)
-        plan = self._new_plan(fields_of(steady))
+        shared, own = self._split(sent)
+        plan = self._new_plan(fields_of(shared))
         plan.passing = [sent.get(field, field) for field in plan.fields]
-        return CallHead(plan, volatile)
+        head = CallHead(plan, own)
+        head.passing = _passed_on([sent[field] for field in own])
+        return head
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
-        """The head of a call whose block has a few fields of its own beside those of an earlier block; None where these
-        have other readers, too."""
+        """The head of a call whose block has a few fields of its own beside those of an earlier block; None where the
+        block must be read whole: values have blanks, or the connection is older than the rules, which read some of
+        these fields."""
         shape, own = block.shape, block.own
+        if block.has_blanks:
+            return None
         if shape is not None:
             builder = shape.note
             if isinstance(builder, CallHeadBuilder) and builder.reader is self:
                 return builder(own)
-        for field in own:
-            if field[0] not in self._volatile:
+        kinds = self._kinds
+        for name, _ in own:
+            kind = kinds[name]
+            if kind is SHARED or kind is MALFORMED:
                 return None
+            if kind is DROPPED:
+                own, shape = [field for field in own if kinds[field[0]] is not DROPPED], None
         if shape is not None:
             shape.note = CallHeadBuilder(self, head, own)
-        return CallHead(head.plan, head.volatile + own)
+        return CallHead(head.plan, head.own + own)

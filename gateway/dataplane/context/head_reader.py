@@ -55,15 +55,19 @@ class FieldKind(Enum):
 
 
 # An attribute of an Enum costs a call in Python 3.11, which adds up over the fields of a head.
-_SHARED, _OWN, _PASSED, _DROPPED, _MALFORMED = FieldKind
+SHARED, OWN, PASSED, DROPPED, MALFORMED = FieldKind
 
 
 class FieldKinds(dict[bytes, FieldKind]):
     """The kinds of fields under one snapshot of the rules, by their names as clients write them."""
 
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(
+        self, snapshot: Snapshot, settings: Settings, own: Collection[bytes], few_differ_in: Collection[bytes]
+    ) -> None:
+        """`own` are read for each request; `few_differ_in` are read for all requests of a plan."""
         super().__init__()
-        self._own = frozenset({_LENGTH, _JSON_LENGTH, _REQUEST_ID, snapshot.session_field, *snapshot.unit_fields})
+        self._few_differ_in = few_differ_in
+        self._own = frozenset({*own, snapshot.session_field, *snapshot.unit_fields})
         if snapshot.session_cookie:
             self._own |= {b"cookie"}
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
@@ -71,7 +75,7 @@ class FieldKinds(dict[bytes, FieldKind]):
 
     def __missing__(self, name: bytes) -> FieldKind:
         if _NAME.fullmatch(name) is None:
-            return _MALFORMED
+            return MALFORMED
         if len(self) >= _MAX_NAMES:
             self.clear()
         kind = self[name] = self._kind(name.lower())
@@ -79,12 +83,12 @@ class FieldKinds(dict[bytes, FieldKind]):
 
     def _kind(self, name: bytes) -> FieldKind:
         if name in self._of_rules:
-            return _SHARED
+            return SHARED
         if name in self._own:
-            return _OWN
+            return OWN
         if name in FORWARDED and not self._trusts_forwarded:
-            return _DROPPED
-        return _SHARED if name in _FEW_DIFFER_IN else _PASSED
+            return DROPPED
+        return SHARED if name in self._few_differ_in else PASSED
 
 
 def fields_of(parts: list[bytes]) -> list[Field]:
@@ -198,7 +202,7 @@ class Request:
 
 
 def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
-    """The session that a head names by its field, or else by its cookie; `own` are the volatile fields."""
+    """The session that a head names by its field, or else by its cookie; `own` are the fields of this request alone."""
     cookie = b""
     for name, value in own if snapshot.session_is_own else own + shared:
         if name == snapshot.session_field and value:
@@ -232,7 +236,7 @@ class HeadReader:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self._snapshot = snapshot
         self._settings = settings
-        self._kinds = FieldKinds(snapshot, settings)
+        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), _FEW_DIFFER_IN)
         self._plans = Memo(self._plan)
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
         self._requests = Memo(self._read, on_second_sight=True)
@@ -253,9 +257,9 @@ class HeadReader:
         others: list[Field] = []
         for field in fields:
             kind = self._kinds[field[0]]
-            if kind is _SHARED:
+            if kind is SHARED:
                 shared += field
-            elif kind is not _DROPPED:
+            elif kind is not DROPPED:
                 others.append(field)
         plan = self._plans_of_fields(b"\0".join(shared))
         try:
@@ -275,16 +279,16 @@ class HeadReader:
         for line in lines[1:-2]:
             name, colon, value = line.partition(b":")
             kind = kinds[name]
-            if kind is _PASSED:
+            if kind is PASSED:
                 passed.append(line)
-            elif kind is _SHARED:
+            elif kind is SHARED:
                 shared.append(line)
-            elif kind is _OWN:
+            elif kind is OWN:
                 name = name.lower()
                 own.append((name, value.strip(_BLANKS)))
                 if name != _REQUEST_ID:
                     passed.append(line)
-            elif kind is _MALFORMED:
+            elif kind is MALFORMED:
                 return self._read_strictly(head)
             if not colon:
                 return self._read_strictly(head)

@@ -22,6 +22,7 @@ from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed
 from gateway.protocol.message_layouts import error_response
 from gateway.protocol.sequence import AnySession
+from gateway.upstream.engine import Engine
 from gateway.wire.grpc import PREFIX_BYTES, framed
 from gateway.wire.http2.stream import Stream
 
@@ -48,8 +49,6 @@ class StreamCall(ClientCall):
         super().__init__(client, stream, head)
         self.plane = plane = client.plane
         self._open_backend = open_backend
-        # The call's own fields for engines, encoded
-        self.passing = b"".join((client.passing, head.passing, request_id_literal(self.request_id)))
         limits = plane.settings.limits
         self._router = StreamRouter(head, plane.affinity)
         self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
@@ -64,6 +63,10 @@ class StreamCall(ClientCall):
     def expires_at(self) -> float:
         """The client's deadline, of `time.monotonic`; 0 where it has none."""
         return self._started_at + self._head.timeout if self._head.timeout is not None else 0.0
+
+    def passing_to(self, engine: Engine) -> bytes:
+        """The call's own fields for an engine, encoded."""
+        return b"".join((self._client.passing, self._head.passing_to(engine), request_id_literal(self.request_id)))
 
     # Events of the client's stream
 

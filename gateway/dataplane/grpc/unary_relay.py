@@ -209,11 +209,12 @@ class UnaryRelay(GrpcFront, CallHandler):
         attempt = self._attempt
         attempt.sent_on = self._up = up = connection.open_stream(self)
         attempt.sent_at = now
-        passing = self._client.passing + self._head.passing + self._id_literal
+        engine, head = attempts.route_target.engine, self._head
+        passing = head.passing if not engine.extra_names else head.passing_to(engine)
+        passing = self._client.passing + passing + self._id_literal
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
-        route_target = attempts.route_target
-        keeps = route_target.engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
+        keeps = engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
         if attempts.replay is not None or self._capture is not None:
             keeps = True
             for copier in (attempts.replay, self._capture):
@@ -314,7 +315,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         message, head = self._message, self._head
         whole = message.message(None) if message.is_complete and message.can_be_sent_again else None
         request = None if whole is None or len(whole) > capture.max_bytes else (whole,)
-        lines = lines_of((*head.plan.fields, *head.volatile)).decode("latin-1")
+        lines = lines_of((*head.plan.fields, *head.own)).decode("latin-1")
         capture.hand_over(lines, request, status, is_call=True)
 
     def _log(self, status: int, reason: str) -> None:

@@ -187,7 +187,9 @@ class UpstreamStream(GrpcFront):
         call, attempt = self._call, self._attempt
         attempt.sent_on = self._up = up = connection.open_stream(self)
         attempt.sent_at = now
-        passing = call.passing + timeout_literal(call.expires_at - now) if call.expires_at else call.passing
+        passing = call.passing_to(self.target.route_target.engine)
+        if call.expires_at:
+            passing += timeout_literal(call.expires_at - now)
         up.send_headers(self.target.head(attempt.endpoint), passing)
         for framed, _ in self._held:
             up.send_data(framed)

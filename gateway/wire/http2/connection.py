@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gateway.wire.http2 import frames
+from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.frame_handlers import READERS, RETURN_AT, return_window, take_block, take_data
 from gateway.wire.http2.frames import (
     ACK,
@@ -59,10 +60,10 @@ class Http2Connection(ConnectionState):
     __slots__ = ("_block", "_buffer", "_part", "opening")
 
     def __init__(
-        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, own_names: OwnNames | None = None
     ) -> None:
-        """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
-        super().__init__(owner, limits, is_client=is_client, volatile=volatile)
+        """`own_names`: see `FieldDecoder`."""
+        super().__init__(owner, limits, is_client=is_client, own_names=own_names)
         self._buffer = b""
         self.opening = _SETTINGS if is_client else _PREFACE
         self._part: tuple[int, int, bool] | None = None  # of a DATA frame: stream, bytes left, whether it ends

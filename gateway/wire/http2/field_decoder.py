@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 from hpack.exceptions import HPACKError
@@ -12,6 +13,40 @@ from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field, is_value
 
 # Values of these bytes alone are well-formed.
 _VISIBLE = bytes([*range(0x21, 0x7F), *range(0x80, 0x100)])
+
+
+# A bound for peers that invent names.
+_MAX_NAMES = 4096
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+# What a block's fault or length depends on.
+_JUDGED = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"host",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+
+class OwnNames(dict[bytes, bool]):
+    """Which fields peers send with another value each time (tokens, ids, traces), by their names."""
+
+    __slots__ = ("_is_own",)
+
+    def __init__(self, is_own: Callable[[bytes], bool]) -> None:
+        super().__init__()
+        self._is_own = is_own
+
+    def __missing__(self, name: bytes) -> bool:
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        found = self[name] = _NAME.fullmatch(name) is not None and name not in _JUDGED and self._is_own(name)
+        return found
 
 
 class BlockShape:
@@ -68,11 +103,11 @@ class FieldDecoder:
     """Decodes the blocks of one connection, in the order in which they come.
 
     A block that leaves the dynamic table unchanged has one meaning until another block changes the table: until then it
-    is looked up. `volatile` names fields that peers send with another value each time (ids, traces): a block is looked
-    up without these, and by its shape where they are plain literals.
+    is looked up. A block is looked up without the fields of its own (`own_names`), and by its shape where these are
+    plain literals.
 
     The bytes of a block that changes the table cannot be looked up, because each change moves the indices. Such a block
-    is parsed, and its fields without the volatile ones are looked up.
+    is parsed, and its fields without its own ones are looked up.
     """
 
     __slots__ = (
@@ -83,17 +118,17 @@ class FieldDecoder:
         "_max_list_bytes",
         "_num_missed",
         "_old",
+        "_own_names",
         "_seen",
         "_shapes",
         "_table",
-        "_volatile",
         "_young",
     )
 
-    def __init__(self, max_list_bytes: int, volatile: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, max_list_bytes: int, own_names: OwnNames | None = None) -> None:
         self._max_list_bytes = max_list_bytes
         self._max_fields = max_list_bytes // ENTRY_BYTES
-        self._volatile = volatile
+        self._own_names = own_names
         self._table = FieldTable()
         self._is_changing = False  # the last block has changed the table
         self._bases: dict[tuple[Field, ...], Block] = {}
@@ -124,12 +159,14 @@ class FieldDecoder:
             found = shape.read(block)
             if found is not None:
                 return found
-        return (self._volatile and self._decode_parted(block)) or self._look_up_or_read(block)
+        if self._own_names is not None and (found := self._decode_parted(block, self._own_names)) is not None:
+            return found
+        return self._look_up_or_read(block)
 
-    def _decode_parted(self, block: bytes) -> Block | None:
-        """Decode a block whose volatile fields are literals; None where it has none, or changes the table."""
+    def _decode_parted(self, block: bytes, own_names: OwnNames) -> Block | None:
+        """Decode a block whose own fields are literals; None where it has none, or changes the table."""
         try:
-            parted = self._part(block)
+            parted = self._part(block, own_names)
         except (IndexError, HPACKError):
             return None  # the full decoder raises the error
         if parted is None:
@@ -169,8 +206,8 @@ class FieldDecoder:
         found.shape = shape = BlockShape(block, found, spans)
         known.insert(0, shape)
 
-    def _part(self, block: bytes) -> tuple[bytes, list[Field], list[tuple[int, int]], int] | None:
-        """The block without its volatile fields; those fields; the places of their values that are not coded; and the
+    def _part(self, block: bytes, own_names: OwnNames) -> tuple[bytes, list[Field], list[tuple[int, int]], int] | None:
+        """The block without its own fields; those fields; the places of their values that are not coded; and the
         number of fields before the first of them."""
         runs: list[bytes] = []
         own: list[Field] = []
@@ -198,7 +235,7 @@ class FieldDecoder:
                 name = self._table.field(index)[0]
             else:
                 name, at = read_string(block, at)
-            if name in self._volatile:
+            if own_names[name]:
                 if not own:
                     num_before = num_kept
                 is_plain = block[at] < 0x80
@@ -242,8 +279,11 @@ class FieldDecoder:
 
     def _compose(self, fields: list[Field]) -> Block:
         """A block of these fields, based on those that it shares with earlier blocks."""
-        own = [field for field in fields if field[0] in self._volatile]
-        steady = fields if not own else [field for field in fields if field[0] not in self._volatile]
+        own_names, own, steady = self._own_names, [], fields
+        if own_names is not None:
+            own = [field for field in fields if own_names[field[0]]]
+            if own:
+                steady = [field for field in fields if not own_names[field[0]]]
         last, base = self._last_base
         if base is None or steady != last:  # quick: entries of the table are the same objects each time
             base = self._base(steady)

@@ -70,7 +70,8 @@ _FIRST_DYNAMIC = _BEFORE + len(_STATIC)
 # Indexed fields, each in one byte.
 INDEXED = re.compile(rb"[\x81-\xfe]+")
 
-_decode_huffman = Memo(decode_huffman)
+# Tokens come again and again, between ids and traces that do not.
+_decode_huffman = Memo(decode_huffman, on_second_sight=True)
 
 
 class FieldTable:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.field_decoder import FieldDecoder
+from gateway.wire.http2.field_decoder import FieldDecoder, OwnNames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
@@ -119,7 +119,7 @@ class ConnectionState:
     )
 
     def __init__(
-        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, own_names: OwnNames | None = None
     ) -> None:
         self.owner = owner
         self.limits = limits
@@ -128,7 +128,7 @@ class ConnectionState:
         self.streams: dict[int, Stream] = {}
         self.waiting: dict[Stream, None] = {}
         self.encoder = FieldEncoder()
-        self.decoder = FieldDecoder(limits.max_header_bytes, volatile)
+        self.decoder = FieldDecoder(limits.max_header_bytes, own_names)
         self.is_blocked = False
         self.is_leaving = False  # this side, or the peer, opens no new streams
         self.failed: Http2Error | None = None

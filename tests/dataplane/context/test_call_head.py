@@ -17,7 +17,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.fields import Block, Field, request_fault
 from gateway.wire.http2.hpack import literals
-from tests.dataplane.grpc.peers import Call, GrpcClient, GrpcEngine
+from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, request
 from tests.dataplane.grpc.test_engine_peers import scene
 from tests.dataplane.grpc.test_unary_call import answer
@@ -75,13 +75,13 @@ def test_heads_that_are_made_of_others(tmp_path: Path, rules: str, own: list[tup
     async def play() -> None:
         plane = DataPlane(Settings(), load(rules, tmp_path), 1, {}, None)
         read: CallReader = plane.read_call
-        decoder = FieldDecoder(1 << 16, read.volatile)
+        decoder = FieldDecoder(1 << 16, read.own_names)
         base: dict[int, CallHead] = {}
         for fields, huffman in own * 3:
             coded = Encoder().encode([NeverIndexedHeaderTuple(*field) for field in fields], huffman=huffman)
             block = decoder.decode(literals(STEADY) + coded)
             alone = read(Block(list(block.fields)))
-            assert alone.volatile == [field for field in block.fields if field in alone.volatile]
+            assert alone.own == [field for field in block.fields if field in alone.own]
             if block.base is None:
                 continue
             if id(block.base) not in base:
@@ -99,7 +99,7 @@ def test_hosts_must_agree(tmp_path: Path) -> None:
 
     async def play() -> None:
         plane = DataPlane(Settings(), load(UNITS.replace("x-user", "host"), tmp_path), 1, {}, None)
-        decoder = FieldDecoder(1 << 16, plane.read_call.volatile)
+        decoder = FieldDecoder(1 << 16, plane.read_call.own_names)
         fields = [*STEADY[:3], (b":authority", b"one"), *STEADY[3:]]
         for _ in range(3):
             for host, fault in ((b"one", None), (b"two", ":authority and host do not agree")):
@@ -146,14 +146,49 @@ def test_metadata_with_blanks(tmp_path: Path) -> None:
 
     async def play() -> None:
         plane = DataPlane(Settings(), load(UNITS, tmp_path), 1, {}, None)
-        decoder = FieldDecoder(1 << 16, plane.read_call.volatile)
+        decoder = FieldDecoder(1 << 16, plane.read_call.own_names)
         for number in range(3):
             own = [(b"x-user", b" u "), (b"x-note", b"a\\ "), (b"traceparent", b" t-%d" % number)]
             block = decoder.decode(literals([*STEADY, *own]))
             head = plane.read_call(block)
             assert (block.fault(request_fault), head.units) == (None, {"x-user": "u"})
             assert (head.value(b"x-note"), head.value(b"traceparent")) == (b"a\\", b"t-%d" % number)
-            assert (b"x-note", b"a\\ ") in head.plan.passing and (b"x-note", b"a\\") in head.rest_fields()
+            assert b"a\\ " in head.passing and (b"x-note", b"a\\") in head.rest_fields()
+        plane.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
+def test_an_engines_own_headers_replace_the_callers(tmp_path: Path, path: str) -> None:
+    """A field that an engine declares is sent once, with the engine's value: the caller's credentials do not leave."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        for number in range(3):
+            mine = [("authorization", f"Bearer mine-{number}"), ("x-user", f"u-{number}")]
+            call = client.call(path, *map(never_indexed, mine))
+            await call.send(request(), ended=True)
+            assert (await call.over()).status == 0
+            received = [field for field in engine.calls[-1].fields if field[0] in ("authorization", "x-user")]
+            assert received == [("authorization", "Bearer its"), ("x-user", f"u-{number}")]
+
+    scene(tmp_path, play, GrpcEngine(answer), options="headers: {authorization: Bearer its}")
+
+
+def test_fields_of_any_name_share_a_plan(tmp_path: Path) -> None:
+    """Fields that no rule reads, whatever their names, are not in the plan; what proxies alone may say is dropped."""
+
+    async def play() -> None:
+        rules = PLAIN.replace("match: {model: b}", "match: {model: b, header: {x-tier: gold}}")
+        plane = DataPlane(Settings(), load(rules, tmp_path), 1, {}, None)
+        heads = []
+        for number in range(3):
+            own = [(b"x-any-%d" % number, b"1"), (b"x-trace", b"%d" % number), (b"x-forwarded-for", b"1.2.3.4")]
+            heads.append(plane.read_call(Block([*STEADY, *own])))
+            assert [name for name, _ in heads[-1].own][-2:] == [b"x-any-%d" % number, b"x-trace"]
+            assert b"1.2.3" not in heads[-1].passing and b"x-trace" in heads[-1].passing
+        assert heads[0].plan is heads[1].plan is heads[2].plan
+        assert plane.read_call(Block([*STEADY, (b"x-tier", b"gold")])).plan is not heads[0].plan
         plane.close()
 
     run(play())
