@@ -26,6 +26,14 @@ from gateway.wire.http2.stream import Stream
 # Metadata is short, but the statistics of many models are long.
 _MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
+# What belongs to the body as REST has it.
+OF_REST = frozenset(
+    {
+        *(b"accept", b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"expect", b"host"),
+        *(b"inference-header-content-length", b"te"),
+    }
+)
+
 Result = TypeVar("Result")
 
 
@@ -44,10 +52,13 @@ class UnaryReply:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
+    """A reply of REST; `code` is the status of the call that it was converted from, for a client of gRPC."""
+
     endpoint: Endpoint
     status: int
     content_type: str
     body: bytes
+    code: int | None = None
 
     @property
     def is_good(self) -> bool:
@@ -210,28 +221,29 @@ async def call_unary(
 
 
 async def fetch(
-    endpoint: Endpoint, method: str, target: bytes, body: bytes, *, fields: Sequence[Field] = (), timeout: float | None
+    endpoint: Endpoint,
+    method: str,
+    target: bytes,
+    body: bytes,
+    *,
+    fields: Sequence[Field] = (),
+    timeout: float | None,
+    by_grpc: bool = False,
 ) -> HttpReply:
-    """Send a REST request or, to an endpoint without REST, the equivalent RPC. `fields` are further ones; `timeout` is
-    for the whole request, in seconds.
+    """Send a REST request or, to an endpoint without REST, the equivalent RPC; `by_grpc`: wherever the endpoint has
+    gRPC. `fields` are further ones; `timeout` is for the whole request, in seconds.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
     pool = endpoint.pool
-    if pool is None:
-        return await _fetch_by_grpc(endpoint, method, target, body, fields, timeout)
+    if pool is None or (by_grpc and endpoint.streams is not None):
+        fields = [field for field in fields if field[0] not in OF_REST and not field[0].startswith(b"grpc-")]
+        rpc, message = rpc_request(method, target.decode("latin-1"), body, of_rpc=by_grpc)
+        call = await call_unary(endpoint, RPCS[rpc].path, message, fields=fields, timeout=timeout)
+        rest = rest_response(rpc, call.message) if call.is_good else rest_error(call.status, call.text)
+        return HttpReply(endpoint, rest.status, "application/json", rest.body, call.status if by_grpc else None)
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     request = _HttpRequest(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
     return HttpReply(endpoint, *await request.reply(pool, endpoint.url, timeout))
-
-
-async def _fetch_by_grpc(
-    endpoint: Endpoint, method: str, target: bytes, body: bytes, fields: Sequence[Field], timeout: float | None
-) -> HttpReply:
-    rpc, message = rpc_request(method, target.decode("latin-1"), body)
-    fields = [field for field in fields if field[0] != b"content-type"]
-    reply = await call_unary(endpoint, RPCS[rpc].path, message, fields=fields, timeout=timeout)
-    rest = rest_response(rpc, reply.message) if reply.is_good else rest_error(reply.status, reply.text)
-    return HttpReply(endpoint, rest.status, "application/json", rest.body)

@@ -4,6 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run, stage
 
@@ -62,6 +64,54 @@ def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
             assert [len(engine.received) for engine in (*a, *b)] == [2, 2, 1]
         for engine in (*a, *b):
             engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("POST /v2/repository/models/plain/load", "POST /v2/repository/index", "GET /v2/models/stats"),
+        *(
+            "GET /v2/models/plain/stats",
+            "POST /v2/logging",
+            "GET /v2/trace/setting",
+            "GET /v2/systemsharedmemory/status",
+        ),
+    ],
+)
+def test_fields_of_the_client(tmp_path: Path, line: str) -> None:
+    """Each engine gets the client's fields as with an inference: but for those of the connection and of the body, and
+    those that its rules declare."""
+
+    async def scene() -> None:
+        reply_body: object = [] if line.endswith(("index", "status")) else {}
+        engine, other = says(200, reply_body), says(200, reply_body)
+        await start(engine, other)
+        rules = fleet([engine], [other]).replace("]}\n  b:", "], headers: {x-key: 'of the engine'}}\n  b:", 1)
+        async with stage(rules, tmp_path) as it:
+            method, path = line.split()
+            own = [
+                "Authorization: Bearer t",
+                "Admin-Key: v",
+                "traceparent: 00-1-2-01",
+                "X-Request-Id: r-1",
+                "X-Key: mine",
+            ]
+            hop = ["Connection: keep-alive, x-hop", "X-Hop: 1", "TE: trailers", "Accept-Encoding: gzip"]
+            request = post(path, b"{}", *own, *hop) if method == "POST" else get(path, *own, *hop)
+            reply = await it.ask(request)
+            assert (reply.status, reply.headers["x-request-id"]) == (200, "r-1")
+            for received in engine.received:
+                passed = ("authorization", "admin-key", "traceparent", "x-request-id", "x-key", "x-forwarded-for")
+                assert [received.value(name) for name in passed] == [
+                    *("Bearer t", "v", "00-1-2-01", "r-1", "of the engine", "127.0.0.1")
+                ]
+                assert [received.value(name) for name in ("x-hop", "te", "accept-encoding")] == [None] * 3
+                assert received.value("via") == "1.1 pointsman" and received.value("host") in engine.url
+                assert received.value("content-length") == ("2" if method == "POST" else None)
+        engine.stop()
+        other.stop()
 
     run(scene())
 

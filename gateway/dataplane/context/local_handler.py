@@ -50,6 +50,7 @@ class LocalHandler(Handler):
         self._client = client
         self._request = request
         self._plan = request.plan
+        self._request_id = request.id or client.plane.new_request_id()
         self._started_at = monotonic()
 
     def _respond(
@@ -60,9 +61,8 @@ class LocalHandler(Handler):
         if reason:
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
-        request_id = self._request.id or plane.new_request_id()
-        log_request(self._client, self._request, status, reason, self._started_at, request_id)
-        self._client.respond(status, body, [*fields, (b"x-request-id", request_id)], content_type)
+        log_request(self._client, self._request, status, reason, self._started_at, self._request_id)
+        self._client.respond(status, body, [*fields, (b"x-request-id", self._request_id)], content_type)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         plane = self._client.plane

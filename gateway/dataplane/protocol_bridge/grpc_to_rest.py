@@ -139,6 +139,9 @@ class GrpcToRestCall(LocalCall, ReplySink):
         self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off"), self._route_target)
 
     def _converted(self, body: bytes) -> bytes:
+        code = dict(self._fields).get(b"grpc-status", b"0") if self._decided is None else b"0"
+        if code != b"0":  # that of an engine's own refusal
+            raise RpcError(int(code), rpc_error(self._status, body).message)
         if self._rpc.operation is not Operation.INFER:
             return rpc_response(self._rpc.name, self._status, body)
         if self._status != 200:

@@ -33,6 +33,7 @@ from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import AnySession
+from gateway.upstream.endpoint_client import OF_REST
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.frames import ErrorCode
@@ -41,13 +42,7 @@ from gateway.wire.http2.stream import Stream
 
 _log = logging.getLogger(__name__)
 
-# What belongs to the body as REST has it.
-_OF_REST = frozenset(
-    {
-        *(b"accept", b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"expect", b"host"),
-        *(b"inference-header-content-length", b"te", b"x-request-id"),
-    }
-)
+_OF_REST = OF_REST | {b"x-request-id"}
 _GENERATES = (Operation.GENERATE, Operation.GENERATE_STREAM)
 
 

@@ -55,6 +55,9 @@ EXTENSIONS = [
 _CONTROL_TIMEOUT_SECONDS = 600.0
 
 
+# Fields of the client that say how it sends its body and takes the reply; the gateway reads both.
+_OF_BODY = frozenset({b"accept-encoding", b"content-length", b"inference-header-content-length", b"te"})
+
 # A query: the engine, its endpoint, and the request's target there.
 Question = tuple[Engine, Endpoint, bytes]
 
@@ -196,15 +199,27 @@ class FleetOperation(LocalHandler):
         engine, endpoint, target = question
         method = "GET" if self._plan.without_body else self._plan.head.method
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
-        fields = list(engine.extra_fields)
-        content_type = self._plan.head.value(b"content-type")
-        if content_type:
-            fields.append((b"content-type", content_type))
+        by_grpc = self._plan.facts.protocol == "grpc"  # so that what an engine restricts by protocol stays restricted
+        fields = self._fields_for(engine)
         try:
-            return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout)
+            return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout, by_grpc=by_grpc)
         except GatewayError as error:
             where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
             return GatewayError(error.kind, where)
+
+    def _fields_for(self, engine: Engine) -> list[Field]:
+        """The client's fields as the engine gets them: those of a request that passes, but for those of its body."""
+        client, plan = self._client, self._plan
+        lines = (
+            plan.lines_for(engine)
+            + self._request.lines_without(engine.extra_names)
+            + client.forwarded_for_line
+            + (b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line)
+            + engine.extra_lines
+        )
+        split = [line.partition(b":") for line in lines.split(b"\r\n")[:-1]]
+        fields = [(name.lower(), value.strip(b" \t")) for name, _, value in split]
+        return [field for field in fields if field[0] not in _OF_BODY] + [(b"x-request-id", self._request_id)]
 
     async def _query_available(self, questions: list[Question], body: bytes) -> list[HttpReply]:
         """The good answers; where there is none, the first refusal, or else the first failure."""
@@ -278,9 +293,8 @@ def _agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
     done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
     if isinstance(failure, GatewayError):
         raise GatewayError(failure.kind, failure.message + done)
-    return AggregatedReply(
-        failure.status, error_json(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
-    )
+    text = f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})"
+    return AggregatedReply(failure.status, error_json(text), _code_of(failure))
 
 
 def _error_text(failure: HttpReply) -> str:
@@ -291,7 +305,12 @@ def _error_text(failure: HttpReply) -> str:
 
 
 def _passed_on(answer: HttpReply) -> AggregatedReply:
-    return AggregatedReply(answer.status, answer.body, content_type=answer.content_type)
+    return AggregatedReply(answer.status, answer.body, _code_of(answer), answer.content_type)
+
+
+def _code_of(answer: HttpReply) -> Sequence[Field]:
+    """The status of the engine's gRPC for a client of gRPC: REST has fewer."""
+    return () if answer.code is None else ((b"grpc-status", b"%d" % answer.code),)
 
 
 _ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[AggregatedReply]]] = {

@@ -86,13 +86,14 @@ def json_of_response(rpc: str, message: bytes) -> Any:
     return CONTROLS[rpc].reply.write(_parsed(rpc, message))
 
 
-def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
-    """The RPC, and its serialised request message, that ask what a REST request asks. Raises: as `read_request`."""
-    rpc, message = read_request(method, target, body)
+def rpc_request(method: str, target: str, body: bytes, *, of_rpc: bool = False) -> tuple[str, bytes]:
+    """The RPC, and its serialised request message, that ask what a REST request asks; `of_rpc`: which was an RPC
+    itself. Raises: as `read_request`."""
+    rpc, message = read_request(method, target, body, of_rpc=of_rpc)
     return rpc, _serialised(message)
 
 
-def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
+def read_request(method: str, target: str, body: bytes, *, of_rpc: bool = False) -> tuple[str, Message]:
     """The RPC and its request message that ask what a REST request asks. Raises: GatewayError: NOT_FOUND where no
     control RPC has such a path, METHOD_NOT_ALLOWED, BAD_REQUEST where the body is malformed."""
     control, fields = _find(target.partition("?")[0])
@@ -101,6 +102,8 @@ def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
     if method not in control.verbs:
         raise GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
     _check_version(fields.get("version", ""))
+    if control.memory and not fields["name"] and not of_rpc:
+        raise bad_request(f"'region name' is necessary to register {control.memory} shared memory region")
     message = _new(f"{control.rpc}Request")
     try:
         for name, text in fields.items():

@@ -127,23 +127,19 @@ def _read_regions_reply(message: Message, reply: Json) -> None:
 
 
 def _write_system_body(message: Message) -> Json:
-    _check_region(message, "system")
     return {"key": message.key, "offset": message.offset, "byte_size": message.byte_size}
 
 
 def _read_system_body(message: Message, body: Json) -> None:
-    _check_region(message, "system")
     read_fields(message, _members(body, ("key", "byte_size"), ("offset",)))
 
 
 def _write_cuda_body(message: Message) -> Json:
-    _check_region(message, "cuda")
     handle = {"b64": b64encode(message.raw_handle).decode("ascii")}
     return {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
 
 
 def _read_cuda_body(message: Message, body: Json) -> None:
-    _check_region(message, "cuda")
     members = _members(body, ("raw_handle", "device_id", "byte_size"))
     handle = members.pop("raw_handle")
     encoded = handle.get("b64") if isinstance(handle, dict) else None
@@ -151,11 +147,6 @@ def _read_cuda_body(message: Message, body: Json) -> None:
         raise bad_request("'raw_handle' must be an object with a string 'b64'")
     message.raw_handle = read_base64("raw_handle", encoded)
     read_fields(message, members)
-
-
-def _check_region(message: Message, memory: str) -> None:
-    if not message.name:
-        raise bad_request(f"'region name' is necessary to register {memory} shared memory region")
 
 
 def _members(body: Json, needed: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Json]:

@@ -60,7 +60,8 @@ _GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
 
 class ControlRpc:
     """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body. `health`: the
-    reply is no more than its status, and this field of the response."""
+    reply is no more than its status, and this field of the response. `memory`: REST needs the name of a region of this
+    memory."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class ControlRpc:
         body: Form = NOTHING,
         reply: Form = FIELDS,
         health: str = "",
+        memory: str = "",
     ) -> None:
         self.rpc = rpc
         self.path = Path(path)
@@ -77,6 +79,7 @@ class ControlRpc:
         self.body = body
         self.reply = reply
         self.health = health
+        self.memory = memory
 
 
 _CONFIG = Form(lambda message: write_fields(message.config), lambda message, reply: read_fields(message.config, reply))
@@ -98,10 +101,12 @@ CONTROLS: dict[str, ControlRpc] = {
         ControlRpc("RepositoryModelLoad", f"{_REPOSITORY}/models/{{model_name}}/load", _POST, LOAD_BODY, NOTHING),
         ControlRpc("RepositoryModelUnload", f"{_REPOSITORY}/models/{{model_name}}/unload", _POST, UNLOAD_BODY, NOTHING),
         ControlRpc("SystemSharedMemoryStatus", f"{_SYSTEM_MEMORY}/status", reply=REGIONS_REPLY),
-        ControlRpc("SystemSharedMemoryRegister", f"{_SYSTEM_MEMORY}/register", _POST, SYSTEM_BODY, NOTHING),
+        ControlRpc(
+            "SystemSharedMemoryRegister", f"{_SYSTEM_MEMORY}/register", _POST, SYSTEM_BODY, NOTHING, memory="system"
+        ),
         ControlRpc("SystemSharedMemoryUnregister", f"{_SYSTEM_MEMORY}/unregister", _POST, reply=NOTHING),
         ControlRpc("CudaSharedMemoryStatus", f"{_CUDA_MEMORY}/status", reply=REGIONS_REPLY),
-        ControlRpc("CudaSharedMemoryRegister", f"{_CUDA_MEMORY}/register", _POST, CUDA_BODY, NOTHING),
+        ControlRpc("CudaSharedMemoryRegister", f"{_CUDA_MEMORY}/register", _POST, CUDA_BODY, NOTHING, memory="cuda"),
         ControlRpc("CudaSharedMemoryUnregister", f"{_CUDA_MEMORY}/unregister", _POST, reply=NOTHING),
         ControlRpc("TraceSetting", "/v2[/models/{model_name}]/trace/setting", _BOTH, TRACE_BODY, TRACE_REPLY),
         ControlRpc("LogSettings", "/v2/logging", _BOTH, LOG_BODY, LOG_REPLY),

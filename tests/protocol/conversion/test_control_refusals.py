@@ -56,13 +56,6 @@ from tests.protocol.conversion.control_cases import Fields, request
             "unload parameter 'x' must be",
         ),
         (
-            "SystemSharedMemoryRegister",
-            {"key": "k"},
-            ErrorKind.BAD_REQUEST,
-            "'region name' is necessary to register",
-        ),
-        ("CudaSharedMemoryRegister", {}, ErrorKind.BAD_REQUEST, "'region name' is necessary to register cuda"),
-        (
             "TraceSetting",
             {"settings": {"trace_rate": {"value": ["1", "2"]}}},
             ErrorKind.BAD_REQUEST,
