@@ -82,6 +82,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "tls_cert": ("PEM certificate for TLS on the inference ports.", {}),
         "tls_key": ("PEM key of --tls-cert.", {}),
         "tls_client_ca": ("PEM authority that must have signed the clients' certificates.", {}),
+        "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
         "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
         "name_decision": ("Add route, engine and arm to the header of each reply.", {}),
         "trust_forwarded": ("Keep incoming x-forwarded-* fields: another proxy is in front of this one.", {}),

@@ -49,6 +49,7 @@ class Settings:
     admin_host: str = "127.0.0.1"
     admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and only they
     open_metrics: bool = False  # /metrics needs no key even if there are keys
+    id: str = "triton"  # the server's name in /v2, as Triton's own `--id`: clients compare it
     workers: int = 1
     drain_timeout: float = 30.0  # how long active requests may continue after SIGTERM
     # A worker that does not respond for this long is restarted; 0 disables this. An event loop that stalls for

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
+# The version of Triton whose protocol this is, which clients of V2 read in `/v2`.
+TRITON_VERSION = "2.51.0"
+
 
 class LlmApi(Enum):
     """The API that a client or an engine speaks, in the words of rule files (`dialects:`)."""

@@ -59,6 +59,7 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--access-log --log-format json", Settings(access_log=True, log_format="json")),
         ("--no-name-decision --trust-forwarded", Settings(name_decision=False, trust_forwarded=True)),
         ("--ready-when any", Settings(ready_when="any")),
+        ("--id models", Settings(id="models")),
         ("--redis off", Settings(redis="off")),
         ("--redis redis://db:6379/1 --redis-deadline 2ms", Settings(redis="redis://db:6379/1", redis_deadline=0.002)),
         ("--redis-memory-bytes 1GiB --data-dir d", Settings(redis_memory_bytes=1 << 30, data_dir=Path("d"))),

@@ -93,12 +93,10 @@ def test_events_arrive_one_by_one(gateway: GatewayProcess) -> None:
     assert time.monotonic() - first > 0.25
 
 
-def test_server_metadata_names_the_gateway(triton: TritonProcess, gateway: GatewayProcess) -> None:
-    """/v2 has Triton's fields and extensions, and the gateway's own name and version."""
+def test_server_metadata(triton: TritonProcess, gateway: GatewayProcess) -> None:
+    """/v2 has Triton's name, version and extensions."""
     direct, through = (json.loads(send(port, "GET", "/v2").body) for port in (triton.http_port, gateway.http_port))
-    assert through.keys() == direct.keys()
-    assert through["name"] == "pointsman"
-    assert set(through["extensions"]) >= {"model_repository", "binary_tensor_data", "parameters", "statistics"}
+    assert through == direct
 
 
 @pytest.mark.parametrize("name", ["infer", "generate", "generate_stream", "failing model", "unknown model"])

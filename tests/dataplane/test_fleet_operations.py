@@ -243,9 +243,43 @@ def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
                 it.plane.set_health({("a", a[1].url): Readiness.READY, ("b", b[0].url): Readiness.READY})
                 assert (await it.ask(ready)).status == 200
                 assert (await it.ask(get("/v2/health/live"))).body == b""
-                assert json.loads((await it.ask(get("/v2"))).body)["name"] == "pointsman"
+                assert json.loads((await it.ask(get("/v2"))).body)["name"] == "triton"
         assert [engine.received for engine in (*a, *b)] == [[], [], []]
         for engine in (*a, *b):
             engine.stop()
+
+    run(scene())
+
+
+def test_health_as_json(tmp_path: Path) -> None:
+    """Clients that accept JSON by name get the body of the V2 protocol, others Triton's empty one."""
+
+    async def scene() -> None:
+        engine = says(200, None)
+        await engine.start()
+        async with stage(fleet([engine], [engine]), tmp_path) as it:
+            for name, accept, status, body in [
+                ("live", "application/json", 200, b'{"live":true}'),
+                ("ready", "text/html, application/json;q=0.5", 400, b'{"ready":false}'),
+                ("ready", "*/*", 400, b""),
+                ("live", "text/plain", 200, b""),
+            ]:
+                reply = await it.ask(get(f"/v2/health/{name}", f"Accept: {accept}"))
+                assert (reply.status, reply.body) == (status, body)
+                assert reply.headers["content-type"] == ("application/json" if body else "text/plain")
+        engine.stop()
+
+    run(scene())
+
+
+def test_the_name_of_the_server(tmp_path: Path) -> None:
+    """`--id` is the name in /v2."""
+
+    async def scene() -> None:
+        engine = says(200, None)
+        await engine.start()
+        async with stage(fleet([engine], [engine]), tmp_path, id="models of team a") as it:
+            assert json.loads((await it.ask(get("/v2"))).body)["name"] == "models of team a"
+        engine.stop()
 
     run(scene())

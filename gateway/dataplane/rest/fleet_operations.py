@@ -10,7 +10,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import version
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
 from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
-from gateway.protocol.operations import LlmApi, Operation
+from gateway.protocol.operations import TRITON_VERSION, LlmApi, Operation
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import Engine
@@ -106,11 +105,18 @@ class FleetOperation(LocalHandler):
     # Answered here
 
     async def _metadata(self, body: bytes) -> AggregatedReply:
-        text = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
+        text = {"name": self._client.plane.settings.id, "version": TRITON_VERSION, "extensions": EXTENSIONS}
         return AggregatedReply(200, orjson.dumps(text))
 
     async def _live(self, body: bytes) -> AggregatedReply:
-        return AggregatedReply(200, content_type="text/plain")
+        return self._health("live", True)
+
+    def _health(self, name: str, value: bool) -> AggregatedReply:
+        """As Triton, or with the V2 protocol's body for clients that accept JSON by name."""
+        status = 200 if value else 400
+        if b"application/json" in (self._request.value(b"accept") or b""):
+            return AggregatedReply(status, orjson.dumps({name: value}))
+        return AggregatedReply(status, content_type="text/plain")
 
     async def _models(self, body: bytes) -> AggregatedReply:
         return AggregatedReply(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
@@ -118,7 +124,7 @@ class FleetOperation(LocalHandler):
     async def _ready(self, body: bytes) -> AggregatedReply:
         plane = self._client.plane
         is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
-        return AggregatedReply(200 if is_ready else 400, content_type="text/plain")
+        return self._health("ready", is_ready)
 
     async def _feedback(self, body: bytes) -> AggregatedReply:
         """A client's rating of a reply; engines do not get it."""
