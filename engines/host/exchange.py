@@ -9,7 +9,7 @@ from typing import Protocol
 
 import orjson
 
-from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,17 @@ class UnknownEncodingError(EngineError):
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.UNSUPPORTED, "Unsupported compression type")
+
+
+class BodyTooLongError(EngineError):
+    """A body of more bytes than the host reads."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            ErrorCode.INVALID_ARG,
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. Use "
+            "--http-max-input-size to increase the limit.",
+        )
 
 
 class Connection(Protocol):
@@ -97,14 +108,14 @@ class Exchange:
     async def body(self, limit: int) -> bytes:
         """Read the request's body.
 
-        Raises: EngineError(INVALID_ARG) where it is longer than `limit` bytes, ClientGoneError.
+        Raises: BodyTooLongError where it is longer than `limit` bytes, ClientGoneError.
         """
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
-            raise body_too_long(int(length), limit)
+            raise BodyTooLongError(int(length), limit)
         while True:
             if self._num_bytes > limit:
-                raise body_too_long(self._num_bytes, limit)
+                raise BodyTooLongError(self._num_bytes, limit)
             if self.is_over:
                 raise ClientGoneError
             if self._is_complete:
@@ -171,10 +182,3 @@ def error_reply(error: Exception, request: str) -> tuple[int, bytes, Fields]:
         return error.status.http, error_json(error.message), fields
     _log.error("%s failed", request, exc_info=error)
     return 500, error_json(f"the host failed: {type(error).__name__}"), (JSON,)
-
-
-def body_too_long(size: int, limit: int) -> EngineError:
-    return invalid(
-        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. Use "
-        "--http-max-input-size to increase the limit."
-    )

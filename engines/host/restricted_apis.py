@@ -17,7 +17,7 @@ CATEGORIES: dict[Operation, str] = {
         "metadata": (Operation.SERVER_METADATA, Operation.MODEL_METADATA, Operation.MODEL_LIST),
         "inference": (
             *(Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM),
-            *(Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING),
+            *(Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.COUNT_TOKENS),
         ),
         "shared-memory": (Operation.SHARED_MEMORY,),
         "model-config": (Operation.MODEL_CONFIG,),

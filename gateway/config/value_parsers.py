@@ -14,7 +14,8 @@ from gateway.yaml.problems import suggest
 from gateway.yaml.values import NameOf, number
 
 PROTOCOLS = ("rest", "grpc", "openai")
-OPERATIONS = tuple(operation.value for operation in Operation if operation in MODEL_OPERATIONS)
+# Tokens are counted where the chat itself goes.
+OPERATIONS = tuple(each.value for each in Operation if each in MODEL_OPERATIONS - {Operation.COUNT_TOKENS})
 # The APIs that an openai engine may accept unchanged: OpenAI's and Anthropic's.
 DIALECTS = ("chat", "completions", "embeddings", "responses", "messages")
 FEEDBACK = "feedback:"

@@ -246,7 +246,12 @@ class Http1ServerConnection(Http1Server):
             if has_begun:
                 self.break_off()
                 return
-        self.refuse(error)
+        self.refuse(error, self._named())
+
+    def _named(self) -> Sequence[Field]:
+        """The field that names the request under way."""
+        request = self._request
+        return [(b"x-request-id", request.id or self.plane.new_request_id())] if request is not None else ()
 
     def live(self) -> list[ActiveRequest]:
         handler = self._handler
@@ -260,7 +265,7 @@ class Http1ServerConnection(Http1Server):
         has_begun = handler.begun
         handler.client_gone(error.kind.value, error.status.http)
         if not has_begun:
-            self.refuse(error)
+            self.refuse(error, self._named())
             return
         api = self._request.plan.api if self._request is not None else None
         self.break_off(error_event(error, api) if self._streams_events else b"")

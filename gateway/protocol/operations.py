@@ -47,6 +47,7 @@ class Operation(Enum):
     CHAT = "chat"
     COMPLETION = "completion"
     EMBEDDING = "embedding"
+    COUNT_TOKENS = "count_tokens"
     MODEL_METADATA = "metadata"
     MODEL_READY = "ready"
     MODEL_CONFIG = "config"
@@ -82,6 +83,7 @@ INFERENCE_OPERATIONS = frozenset(
     }
 )
 MODEL_OPERATIONS = INFERENCE_OPERATIONS | {
+    Operation.COUNT_TOKENS,
     Operation.MODEL_METADATA,
     Operation.MODEL_READY,
     Operation.MODEL_CONFIG,
@@ -96,6 +98,7 @@ FLEET_OPERATIONS = (
     frozenset(Operation)
     - INFERENCE_OPERATIONS
     - {
+        Operation.COUNT_TOKENS,
         Operation.MODEL_METADATA,
         Operation.MODEL_READY,
         Operation.MODEL_CONFIG,
@@ -110,6 +113,7 @@ class ApiCall:
     `model` and `version` are decoded from percent escapes; `model_span` is where the model's name stands in the path,
     so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to. `api` is
     what a language model is asked in; where it is OpenAI's or Anthropic's, the body names the model.
+    `routed_as`: rules see this operation instead, so that a count goes where the request itself goes.
     """
 
     operation: Operation
@@ -119,6 +123,7 @@ class ApiCall:
     model_span: tuple[int, int] | None = None
     api: LlmApi | None = None
     names_its_model_in_the_body: bool = False
+    routed_as: Operation | None = None
 
 
 _MODEL = re.compile(
@@ -154,6 +159,13 @@ _FIXED: dict[str, ApiCall] = {
     "/v1/embeddings": ApiCall(Operation.EMBEDDING, _POST, api=LlmApi.EMBEDDINGS, names_its_model_in_the_body=True),
     "/v1/responses": ApiCall(Operation.CHAT, _POST, api=LlmApi.RESPONSES, names_its_model_in_the_body=True),
     "/v1/messages": ApiCall(Operation.CHAT, _POST, api=LlmApi.MESSAGES, names_its_model_in_the_body=True),
+    "/v1/messages/count_tokens": ApiCall(
+        Operation.COUNT_TOKENS,
+        _POST,
+        api=LlmApi.MESSAGES,
+        names_its_model_in_the_body=True,
+        routed_as=Operation.CHAT,
+    ),
     "/feedback": ApiCall(Operation.FEEDBACK, _POST),
     "/v1/models": ApiCall(Operation.MODEL_LIST, _GET, api=LlmApi.CHAT),
 }

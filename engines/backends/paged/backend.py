@@ -15,7 +15,7 @@ from engines.backends.model_files import library
 from engines.backends.paged.load_progress import Loading
 from engines.backends.paged.metrics import EngineMetrics
 from engines.backends.paged.request_parser import read_request
-from engines.backends.paged.response_stream import LogprobWriter, ResponseStream
+from engines.backends.paged.response_stream import LogprobWriter, ResponseStream, counted
 from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.core.errors import EngineError, internal
 from engines.ipc.host_connection import HostClient
@@ -94,6 +94,9 @@ class PagedBackend:
         parsed = read_request(request)
         id = str(next(self._ids))
         generation = self._prompt_builder.generate_request(id, parsed, arrived)
+        if parsed.only_counts:
+            request.respond(counted(generation.prompt))
+            return
         stream = ResponseStream(
             request,
             parsed,

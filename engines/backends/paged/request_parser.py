@@ -24,7 +24,7 @@ from gateway.protocol.llm.openai_options import read_tools
 ADAPTERS = ("adapter", "lora_name")
 # The level of requests without one: level 1 goes before it, level 200 after it.
 DEFAULT_LEVEL = 100
-_OWN = {*ADAPTERS, "cache_salt", "priority", "timeout", "tell_at_end"}
+_OWN = {*ADAPTERS, "cache_salt", "priority", "timeout", "tell_at_end", "count_tokens"}
 # Of chats.
 _TEMPLATING = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 _PROMPTS = ("text_input", "messages", "input_ids")
@@ -57,6 +57,7 @@ class ParsedRequest:
     priority: int = 0
     timeout_seconds: float | None = None
     adds_special_tokens: bool = True  # to a text
+    only_counts: bool = False  # the tokens of the prompt, without an answer
 
 
 def read_request(request: BackendRequest) -> ParsedRequest:
@@ -86,6 +87,7 @@ def read_request(request: BackendRequest) -> ParsedRequest:
         priority=DEFAULT_LEVEL - level if level > 0 else 0,
         timeout_seconds=timeout_us / _MICROSECONDS if timeout_us > 0 else None,
         adds_special_tokens=adds_special_tokens,
+        only_counts=bool(own.get("count_tokens", False)),
     )
 
 

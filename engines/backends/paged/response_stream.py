@@ -149,6 +149,11 @@ class ResponseStream:
                 return np.array([usage.prompt], np.uint32)
 
 
+def counted(prompt: Sequence[int]) -> dict[str, Array]:
+    """The outputs of a request that only counts the tokens of its prompt."""
+    return {"text_output": _texts([""]), "num_input_tokens": np.array([len(prompt)], np.uint32)}
+
+
 def _texts(texts: Sequence[str]) -> Array:
     array: Array = np.empty(len(texts), object)
     array[:] = [text.encode("utf-8", "replace") for text in texts]

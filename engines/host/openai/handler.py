@@ -5,15 +5,20 @@ Source: OpenAI API reference; Anthropic API reference; `gateway.protocol.llm`, w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from time import time
 from uuid import uuid4
 
+import orjson
+
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.messages import InferResponse
 from engines.host.client_limits import ClientLimits
-from engines.host.exchange import JSON, Exchange
+from engines.host.exchange import JSON, BodyTooLongError, Exchange, Fields
 from engines.host.openai.models import LanguageModels
-from engines.host.openai.reply_events import AnswerReader
+from engines.host.openai.reply_events import AnswerReader, num_input_tokens
 from engines.host.openai.request_builder import infer_request
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.request_fields import trace_of
@@ -24,10 +29,14 @@ from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TokenUsage
 from gateway.protocol.llm.completions import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
+from gateway.protocol.llm.messages_request import read_count_request
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
 
+_log = logging.getLogger(__name__)
+
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+_REQUEST_ID = b"x-request-id"
 _NO_LIMIT = 2**63
 _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded", ErrorCode.UNSUPPORTED: "unsupported"}
 
@@ -41,26 +50,62 @@ class OpenAIFront:
         self.models = LanguageModels(service, int(time()))
 
     async def answer(self, exchange: Exchange, api_call: ApiCall) -> None:
-        """Raises: ClientGoneError, and unexpected errors."""
-        assert api_call.api is not None
+        """Raises: ClientGoneError, and errors amid a reply."""
+        api = api_call.api
+        assert api is not None
+        id_fields = _id_fields(exchange, api)
         try:
             if api_call.operation is Operation.MODEL_LIST:
                 body = self.models.listed() if api_call.model is None else self.models.one(api_call.model)
-                await exchange.reply(200, body, JSON)
-            elif api_call.api is LlmApi.EMBEDDINGS:
+                await exchange.reply(200, body, JSON, *id_fields)
+            elif api_call.operation is Operation.COUNT_TOKENS:
+                await self._count(exchange, id_fields)
+            elif api is LlmApi.EMBEDDINGS:
                 raise GatewayError(ErrorKind.UNSUPPORTED, "the language models of this host make no embeddings")
             else:
-                await self._generate(exchange, api_call.api)
+                await self._generate(exchange, api, id_fields)
         except (EngineError, GatewayError) as error:
-            status, body = error_reply(error, api_call.api)
-            await exchange.reply(status, body, JSON)
+            await _refuse(exchange, error, api, id_fields)
+        except Exception as error:
+            if exchange.is_over or exchange.has_begun:
+                raise
+            _log.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
+            await _refuse(exchange, internal(f"the host failed: {type(error).__name__}"), api, id_fields)
 
-    async def _generate(self, exchange: Exchange, api: LlmApi) -> None:
-        """Raises: EngineError or GatewayError, before anything is sent."""
+    async def refuse(self, exchange: Exchange, error: GatewayError, api: LlmApi) -> None:
+        """Answer with an error in the form of this API."""
+        fields, status = _id_fields(exchange, api), error.status.http
+        if api is LlmApi.MESSAGES:
+            body = anthropic_error(error.message, status, fields[0][1].decode("latin-1"))
+        else:
+            body = openai_error(error.message, status)
+        await exchange.reply(status, body, JSON, *fields)
+
+    async def _count(self, exchange: Exchange, id_fields: Fields) -> None:
+        """Raises: EngineError or GatewayError."""
+        generation = read_count_request(await self._body(exchange))
+        has_no_tools = generation.options.get("tool_choice") == "none"
+        generation = replace(generation, options={"tool_choice": "none"} if has_no_tools else {})
+        model, adapter = self.models.find(generation.model)
+        id, trace = uuid4().hex, trace_of(exchange.headers)
+        request = infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace, counts=True)
+        queue = ResponseQueue(exchange, request, _NO_LIMIT)
+        self._service.infer(queue.call)
+        await queue.complete()
+        if not queue.is_gone:
+            body = orjson.dumps({"input_tokens": num_input_tokens(_answered(queue))})
+            await exchange.reply(200, body, JSON, *id_fields)
+
+    async def _body(self, exchange: Exchange) -> bytes:
+        """Raises: GatewayError, EngineError."""
         if exchange.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
             raise GatewayError(ErrorKind.UNSUPPORTED, "the body is compressed; send it as it is")
+        return await exchange.body(self._limits.max_body_bytes)
+
+    async def _generate(self, exchange: Exchange, api: LlmApi, id_fields: Fields) -> None:
+        """Raises: EngineError or GatewayError, before anything is sent."""
         codec = API_CODECS[api]
-        body = await exchange.body(self._limits.max_body_bytes)
+        body = await self._body(exchange)
         generations = read_requests(body) if api is LlmApi.COMPLETIONS else [codec.read_request(body)]
         first = generations[0]
         id = f"{codec.id_prefix}{uuid4().hex}"
@@ -76,16 +121,20 @@ class OpenAIFront:
             for answers in queues:
                 self._service.infer(answers.call)
             if first.stream:
-                await _stream(exchange, queues[0], writer, _reader(first))
+                await _stream(exchange, queues[0], writer, _reader(first), id_fields)
             else:
-                await _whole(exchange, queues, writer, generations)
+                await _whole(exchange, queues, writer, generations, id_fields)
         finally:
             for answers in queues:
                 answers.call.cancel()  # where it has not ended
 
 
 async def _whole(
-    exchange: Exchange, queues: Sequence[ResponseQueue], writer: ReplyWriter, generations: Sequence[Generation]
+    exchange: Exchange,
+    queues: Sequence[ResponseQueue],
+    writer: ReplyWriter,
+    generations: Sequence[Generation],
+    id_fields: Fields,
 ) -> None:
     """One reply with the choices of all prompts.
 
@@ -98,20 +147,27 @@ async def _whole(
         await answers.complete()
         if answers.is_gone:
             return
-        if not answers.responses:
-            raise internal("the model has not answered")
-        response = answers.responses[0]
-        if response.error is not None:
-            raise response.error
         reader = _reader(generation, number * num_choices)
-        events += reader.read(response)
+        events += reader.read(_answered(answers))
         more = reader.used
         used = TokenUsage(used.prompt + more.prompt, used.completion + more.completion, used.cached + more.cached)
     status, body = writer.whole([*events, used])
-    await exchange.reply(status, body, JSON)
+    await exchange.reply(status, body, JSON, *id_fields)
 
 
-async def _stream(exchange: Exchange, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader) -> None:
+def _answered(queue: ResponseQueue) -> InferResponse:
+    """The only response. Raises: EngineError."""
+    if not queue.responses:
+        raise internal("the model has not answered")
+    response = queue.responses[0]
+    if response.error is not None:
+        raise response.error
+    return response
+
+
+async def _stream(
+    exchange: Exchange, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader, id_fields: Fields
+) -> None:
     """Send events as they come. An error before the first one sets the status, a later one is an event.
 
     Raises: EngineError.
@@ -121,7 +177,7 @@ async def _stream(exchange: Exchange, answers: ResponseQueue, writer: ReplyWrite
         if not exchange.has_begun:
             if error is not None:
                 raise error
-            await exchange.start(200, (_EVENTS,))
+            await exchange.start(200, (_EVENTS, *id_fields))
         if error is None:
             events = reader.read(response)
         else:
@@ -141,11 +197,22 @@ def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
     return AnswerReader(generation, calls, first_choice)
 
 
-def error_reply(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
+def _id_fields(exchange: Exchange, api: LlmApi) -> Fields:
+    """The fields that name the request, by the client's own id where it sends one."""
+    id = exchange.headers.get(_REQUEST_ID) or uuid4().hex.encode()
+    return ((_REQUEST_ID, id), (b"request-id", id)) if api is LlmApi.MESSAGES else ((_REQUEST_ID, id),)
+
+
+async def _refuse(exchange: Exchange, error: EngineError | GatewayError, api: LlmApi, id_fields: Fields) -> None:
+    status, body = error_reply(error, api, id_fields[0][1].decode("latin-1"))
+    await exchange.reply(status, body, JSON, *id_fields)
+
+
+def error_reply(error: EngineError | GatewayError, api: LlmApi, request_id: str = "") -> tuple[int, bytes]:
     """The status and the body of an error before anything is sent."""
     status = _status(error)
     if api is LlmApi.MESSAGES:
-        return status, anthropic_error(error.message, status)
+        return status, anthropic_error(error.message, status, request_id)
     code = error.kind.value if isinstance(error, GatewayError) else _KINDS.get(error.code, "")
     if status == 404:
         code = "model_not_found"
@@ -154,5 +221,7 @@ def error_reply(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, by
 
 def _status(error: EngineError | GatewayError) -> int:
     """400 for what is unsupported: OpenAI's clients would retry a 501."""
+    if isinstance(error, BodyTooLongError):
+        return 413
     status = error.status.http
     return 400 if status == 501 else status

@@ -15,6 +15,12 @@ _NONE = "None"
 _COUNT_BYTES = 4
 
 
+def num_input_tokens(response: InferResponse) -> int:
+    """The tokens of the prompt of a request that has only counted them."""
+    (count,) = [_counts(output) for output in response.outputs if output.name == "num_input_tokens"]
+    return count[0]
+
+
 class AnswerReader:
     """Reads the responses of one generation: a stream's one by one, or the only one."""
 

@@ -26,9 +26,15 @@ _LEVEL = 100
 
 
 def infer_request(
-    generation: Generation, *, model: str, adapter: str | None, id: str, trace: Mapping[str, str]
+    generation: Generation,
+    *,
+    model: str,
+    adapter: str | None,
+    id: str,
+    trace: Mapping[str, str],
+    counts: bool = False,
 ) -> InferRequest:
-    """`adapter` is the one that the generation's model names, or None.
+    """`adapter` is the one that the generation's model names, or None. `counts`: only the prompt's tokens are counted.
 
     Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
@@ -47,6 +53,8 @@ def infer_request(
             inputs.append(_flag("return_prompt_logprobs"))
             options["prompt_logprobs"] = options["logprobs"]
     parameters = _parameters(options, adapter)
+    if counts:
+        parameters["count_tokens"] = True
     priority = options.pop("priority", 0)
     level = max(1, _LEVEL + int(priority)) if priority else 0
     inputs.append(_json("sampling_parameters", options))

@@ -19,13 +19,11 @@ from engines.host.rest.triton_json import flag, get, has, members, read_json, st
 from engines.host.restricted_apis import CATEGORIES
 from engines.host.service import Service
 from gateway.protocol.conversion import control
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.protobuf import message
 
 _NO_PARAMETERS: Mapping[str, str] = {}
-_NOT_FOUND = error_json("Not Found")
-_NOT_ALLOWED = error_json("Method Not Allowed")
 _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
 _OPENAI_APIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
 
@@ -68,18 +66,27 @@ class RestApp:
         """Raises: EngineError."""
         call = _read_path(exchange.path)
         if call is None or (call.api in _OPENAI_APIS and not self._openai.models):
-            await exchange.reply(404, _NOT_FOUND, JSON)
+            await self._refuse(exchange, ErrorKind.NOT_FOUND, "Not Found")
         elif self._restrictions and (header := self._restrictions.missing_header(call.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
-            await exchange.reply(403, error_json(text), JSON)
+            await self._refuse(exchange, ErrorKind.FORBIDDEN, text)
         elif exchange.method not in call.verbs:
-            await exchange.reply(405, _NOT_ALLOWED, JSON)
+            await self._refuse(exchange, ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
         elif (answer := self._inferences.get(call.operation)) is not None:
             await answer(exchange, call.model or "", call.version or "")
         elif call.api in _OPENAI_APIS:
             await self._openai.answer(exchange, call)
         else:
             await self._control(exchange, call)
+
+    async def _refuse(self, exchange: Exchange, kind: ErrorKind, text: str) -> None:
+        """Refuse as Triton does; as OpenAI or Anthropic on their paths, where the host has language models."""
+        error, path = GatewayError(kind, text), exchange.path
+        if path.startswith("/v1/") and self._openai.models:
+            api = LlmApi.MESSAGES if path.startswith("/v1/messages") else LlmApi.CHAT
+            await self._openai.refuse(exchange, error, api)
+        else:
+            await exchange.reply(error.status.http, error_json(text), JSON)
 
     async def _control(self, exchange: Exchange, call: ApiCall) -> None:
         """Raises: EngineError."""

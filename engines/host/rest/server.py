@@ -13,11 +13,11 @@ from engines.host.client_limits import ClientLimits
 from engines.host.exchange import (
     JSON,
     Application,
+    BodyTooLongError,
     Direct,
     Exchange,
     Fields,
     InFlight,
-    body_too_long,
     error_json,
     error_reply,
 )
@@ -184,7 +184,7 @@ class HttpConnection(Http1Server):
 
     def _refuse_body(self, num_bytes: int) -> None:
         self._pieces = None
-        status, body, fields = error_reply(body_too_long(num_bytes, self.server.limits.max_body_bytes), "")
+        status, body, fields = error_reply(BodyTooLongError(num_bytes, self.server.limits.max_body_bytes), "")
         self.send_reply(status, (body,), fields)
 
     def _answer_directly(self, body: bytes) -> None:

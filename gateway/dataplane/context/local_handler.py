@@ -64,6 +64,11 @@ class LocalHandler(Handler):
         log_request(self._client, self._request, status, reason, self._started_at, self._request_id)
         self._client.respond(status, body, [*fields, (b"x-request-id", self._request_id)], content_type)
 
+    def _refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
+        """The same with an error."""
+        status, content, more = error_reply(error, self._plan.api, [(b"x-request-id", self._request_id)])
+        self._respond(status, content, [*fields, *more[1:]], reason=error.kind.value)
+
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         plane = self._client.plane
         plane.metrics.unrouted.count_error(reason)
@@ -107,8 +112,6 @@ class ErrorHandler(LocalHandler):
     def body_received(self, data: bytes, ended: bool) -> None:
         # A client that expects 100-continue gets the error before its body.
         if ended or self._plan.head.expects_continue:
-            kind = self._error.kind
-            status, content, fields = error_reply(self._error, self._plan.api)
-            if kind is ErrorKind.METHOD_NOT_ALLOWED:
-                fields.append((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")))
-            self._respond(status, content, fields, reason=kind.value)
+            is_allowed = self._error.kind is not ErrorKind.METHOD_NOT_ALLOWED
+            allowed = () if is_allowed else ((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")),)
+            self._refuse(self._error, allowed)

@@ -22,6 +22,7 @@ CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 CHUNKS = b"\r\ntransfer-encoding: chunked"
 
 _OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
+_REQUEST_ID = b"x-request-id"
 _NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
 
 
@@ -32,12 +33,12 @@ def error_status(error: GatewayError, api: LlmApi | None) -> int:
     return error.status.http
 
 
-def error_content(error: GatewayError, api: LlmApi | None) -> bytes:
+def error_content(error: GatewayError, api: LlmApi | None, request_id: bytes = b"") -> bytes:
     """An error as clients of an API read it; None, and V2's own APIs: as Triton's."""
     if api is None or api in OF_V2:
         return error_json(error.message)
     if api is LlmApi.MESSAGES:
-        return anthropic_error(error.message, error_status(error, api))
+        return anthropic_error(error.message, error_status(error, api), request_id.decode("latin-1"))
     code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value
     return openai_error(error.message, error_status(error, api), code)
 
@@ -56,7 +57,8 @@ def error_reply(
     error: GatewayError, api: LlmApi | None, fields: Sequence[Field] = ()
 ) -> tuple[int, bytes, list[Field]]:
     """The status, the body and the fields of a whole reply that is an error; `fields` are further ones."""
-    return error_status(error, api), error_content(error, api), [*fields, *reason_fields(error)]
+    request_id = next((value for name, value in fields if name == _REQUEST_ID), b"")
+    return error_status(error, api), error_content(error, api, request_id), [*fields, *reason_fields(error)]
 
 
 def lines_of(fields: Iterable[Field]) -> bytes:

@@ -39,8 +39,9 @@ VIA = b"1.1 pointsman"
 _ENCODING = b"content-encoding"
 # A bound for clients that invent names.
 _MAX_MODELS = 256
-# Paths whose errors have the shape of OpenAI's, even where nothing is there.
+# Paths whose errors have the shape of OpenAI's or Anthropic's, even where nothing is there.
 _OPENAI_PATHS = "/v1/"
+_ANTHROPIC_PATHS = "/v1/messages"
 
 
 class UpstreamHead(NamedTuple):
@@ -120,7 +121,9 @@ class PreparedHead:
         self._models: dict[str, PreparedHead] = {}
         self._leading: dict[int, UpstreamHead] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
-        self.api = LlmApi.CHAT if path.startswith(_OPENAI_PATHS) else None
+        self.api = None
+        if path.startswith(_OPENAI_PATHS):
+            self.api = LlmApi.MESSAGES if path.startswith(_ANTHROPIC_PATHS) else LlmApi.CHAT
         call = read_path(path)
         if call is None:
             self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
@@ -142,7 +145,7 @@ class PreparedHead:
             model=call.model or "",
             version=call.version,
             protocol="openai" if call.api is not None and call.api not in OF_V2 else protocol,
-            operation=call.operation,
+            operation=call.routed_as or call.operation,
             headers=_headers(head.fields, snapshot.headers_used),
             has_session=False,
             forced=forced,

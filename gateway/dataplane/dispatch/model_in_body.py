@@ -102,5 +102,5 @@ def _on_target(
         body = renamed(body, name, model or name.name)
         request = request.of(plan, len(body))
     if plan.passes:  # the usual case, and known for all requests like this one
-        return Exchange(client, request, route_target, session, is_generation=True), body
+        return Exchange(client, request, route_target, session, is_generation=plan.is_inference), body
     return serve(client, request, route_target, session), body

@@ -21,6 +21,7 @@ V2's gRPC, takes it as it is                                                Rest
 takes it translated              an inference                               TranslatingHandler, by one of the three
                                                                             above or by GrpcBackendCall
                                  about a model                              ModelDescriptionHandler
+no language model's API          a count of tokens                          TokenEstimateHandler
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from gateway.dataplane.rest.exchange import Exchange
 from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
 from gateway.dataplane.translation.model_description import ModelDescriptionHandler
+from gateway.dataplane.translation.token_estimate_handler import TokenEstimateHandler
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import translator_for
 from gateway.protocol.errors import GatewayError
@@ -204,7 +206,7 @@ def serve_target(client: Client, request: Request, route_target: RouteTarget, se
     if passes and plan.call.api in _V2_APIS:
         return Exchange(client, request, route_target, session)
     history = route_target.spec.history
-    if session and history is not None and plan.call.api in OF_TEXT:
+    if session and history is not None and plan.call.api in OF_TEXT and plan.is_inference:
         return _serve_session(client, request, route_target, session, history)
     return _serve_request(client, request, route_target, session)
 
@@ -218,12 +220,14 @@ def _serve_request(client: Client, request: Request, route_target: RouteTarget, 
         if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:
             passes, backend = False, Exchange
         elif passes and (not reads_reply or call.api is LlmApi.EMBEDDINGS):
-            backend = Exchange if call.api in _V2_APIS else _generation
+            backend = _generation if call.api not in _V2_APIS and request.plan.is_inference else Exchange
         else:
             passes = False
     if passes and backend is not GrpcBackendCall:
         return backend(client, request, route_target, session)
-    if call.operation not in INFERENCE_OPERATIONS:
+    if call.operation is Operation.COUNT_TOKENS and not engine.spec.protocol.traits.has_dialects:
+        return TokenEstimateHandler(client, request, route_target)
+    if call.operation not in INFERENCE_OPERATIONS and call.operation is not Operation.COUNT_TOKENS:
         return ModelDescriptionHandler(client, request, route_target)
     return TranslatingHandler(client, request, route_target, session, translator_for(call, route_target), backend)
 
@@ -240,7 +244,8 @@ def _by_rest(client: Client, request: Request, route_target: RouteTarget, sessio
     harm where a client of V2 wants an inference."""
     plan = request.plan
     is_inference = plan.call.api in _TENSOR_APIS and plan.api in _V2_APIS
-    return Exchange(client, request, route_target, session, is_generation=not is_inference)
+    is_generation = not is_inference and plan.is_inference
+    return Exchange(client, request, route_target, session, is_generation=is_generation)
 
 
 _generation: Serve = partial(Exchange, is_generation=True)

@@ -37,6 +37,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         "_client",
         "_handler",
         "_has_ended",
+        "_id",
         "_is_body_paused",
         "_owed",
         "_rest",
@@ -54,6 +55,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._api: LlmApi | None = None
+        self._id: bytes | None = None
         self._size = 0
         self._owed = 0
         self._streams_events = False
@@ -69,7 +71,7 @@ class RestOverHttp2(CallHandler, ReplySink):
             client.plane.request_log.add(EndedRequest(client.peer, UNREAD, error.status.http, error.kind.value, 0.0))
             self.refused(error, [])
             return
-        self._api = request.plan.api
+        self._api, self._id = request.plan.api, request.id
         if block.value(b"expect") is not None:
             stream.send_headers(_CONTINUE)
         self._handler = handler_for(self._rest, request)
@@ -138,7 +140,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         if has_begun:
             self.reply_broken(event)
         else:
-            self.refused(error, [])
+            self.refused(error, [(b"x-request-id", self._id or self._client.plane.new_request_id())])
 
     # The reply: see `ReplySink`
 

@@ -14,8 +14,6 @@ import orjson
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.local_replies import error_content
-from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.conversion.control import response_of_json, rpc_response
 from gateway.protocol.conversion.control_errors import RpcError
@@ -285,9 +283,7 @@ class ModelDescriptionHandler(LocalHandler):
         try:
             found = await describe(route_target, route_target.spec.model or name, call.version or "")
         except GatewayError as error:
-            fields = [*route_target.reply_fields, *reason_fields(error)]
-            body = error_content(error, self._plan.api)
-            self._respond(error.status.http, body, fields, reason=error.kind.value)
+            self._refuse(error, route_target.reply_fields)
             return
         if call.operation is Operation.MODEL_READY:
             self._respond(200 if found.is_ready else 400, b"", route_target.reply_fields, "text/plain")

@@ -351,7 +351,7 @@ class TranslatingHandler(Handler, ReplySink):
         status = error_status(error, api)
         self._count(error.kind.value, status)
         fields = [*self._route_target.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
-        self._client.respond(status, error_content(error, api), fields)
+        self._client.respond(status, error_content(error, api, self._request.id or b""), fields)
 
     def _reported(self, error: Exception) -> GatewayError:
         """The error as the client gets it: one that is none of the gateway's is logged."""

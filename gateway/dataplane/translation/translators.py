@@ -18,6 +18,8 @@ from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.embeddings import EmbeddingByInfer, EmbeddingsRequest, InferByEmbedding, signature_of
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
+from gateway.protocol.llm.messages_request import read_count_request
+from gateway.protocol.llm.token_count import TokenCountTranslator
 from gateway.protocol.llm.translation import EngineCodec, GenerationTranslator
 from gateway.protocol.mlserver.translator import InferStreamTranslator, mlserver_translator
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
@@ -90,6 +92,19 @@ def _embeds(request: Request, body: bytes, route_target: RouteTarget) -> bool:
         return False
     facts = read_body_facts(Operation.INFER, body[: declared_json_bytes(request.json_length, len(body))])
     return len(facts.inputs) == 1 and facts.inputs[0].name != _TEXT_INPUT
+
+
+def make_token_count(request: Request, body: bytes, route_target: RouteTarget) -> Translator:
+    """The translator of a count of tokens, for an engine without Anthropic's messages. Raises: GatewayError."""
+    spec = route_target.engine.spec
+    generation = read_count_request(body)
+    return TokenCountTranslator(
+        generation,
+        model=route_target.spec.model or generation.model,
+        base_path=spec.base_path,
+        has_chat=LlmApi.CHAT.value in spec.dialects or LlmApi.COMPLETIONS.value in spec.dialects,
+        request_id=(request.id or b"").decode("latin-1"),
+    )
 
 
 def make_embedding(request: Request, body: bytes, route_target: RouteTarget) -> Translator | Awaitable[Translator]:
@@ -188,5 +203,7 @@ TRANSLATORS: dict[EngineProtocol, Mapping[LlmApi | None, Make]] = {
 
 def translator_for(call: ApiCall, route_target: RouteTarget) -> Make:
     """What makes the translator of a request for this target's engine."""
+    if call.operation is Operation.COUNT_TOKENS:
+        return make_token_count
     makers = TRANSLATORS[route_target.engine.spec.protocol]
     return makers.get(call.api) or makers[None]

@@ -27,7 +27,8 @@ def openai_error(message: str, status: int, code: str = "") -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code or None}})
 
 
-def anthropic_error(message: str, status: int) -> bytes:
+def anthropic_error(message: str, status: int, request_id: str = "") -> bytes:
     """Anthropic's error object."""
     kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
+    error = {"type": kind, "message": message}
+    return orjson.dumps({"type": "error", "error": error, "request_id": request_id or None})

@@ -13,6 +13,7 @@ from gateway.protocol.llm.canonical import (
     EngineFailed,
     Event,
     Finished,
+    Generation,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -183,6 +184,10 @@ class ContentBlock(ReplyBlock):
 class MessagesReplyWriter(BlockReplyWriter[ContentBlock]):
     """Writes one reply."""
 
+    def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
+        super().__init__(generation, id=id, created=created, model=model)
+        self._request_id = id.removeprefix("msg_")
+
     def _new_block(self, event: Event) -> ContentBlock:
         fields: Fields = {"type": "text", "text": ""}
         if isinstance(event, ToolCallDelta):
@@ -231,7 +236,7 @@ class MessagesReplyWriter(BlockReplyWriter[ContentBlock]):
         out.append(b"event: error\ndata: %b\n\n" % self._error(failure))
 
     def _error(self, failure: EngineFailed) -> bytes:
-        return anthropic_error(failure.message, failure.status)
+        return anthropic_error(failure.message, failure.status, self._request_id)
 
     def _reply(self, ending: Fields | None = None) -> Fields:
         return {

@@ -64,10 +64,20 @@ _WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standar
 def read_request(body: bytes) -> Generation:
     """What a client asks of `/v1/messages`."""
     fields = read_fields(body)
-    model = required(fields, "model", str)
+    required(fields, "model", str)
     if fields.get("max_tokens") is None:
         what = "'max_tokens' is missing; Anthropic's messages require it: how many tokens to generate at most"
         raise bad_request(what)
+    return _generation(fields)
+
+
+def read_count_request(body: bytes) -> Generation:
+    """What a client asks of `/v1/messages/count_tokens`: the same without `max_tokens`."""
+    return _generation(read_fields(body))
+
+
+def _generation(fields: Fields) -> Generation:
+    model = required(fields, "model", str)
     options = _options(fields)
     messages = [*_system(fields.get("system")), *_messages(required(fields, "messages", list))]
     if not fields["messages"]:

@@ -318,7 +318,7 @@ def test_a_failure_is_written(status, written):
     """A failure during a stream is written as Anthropic's error event, which is the last one."""
     wrote = writer()
     wrote.feed([Started(), TextDelta("a")])
-    error = {"type": "error", "error": {"type": written, "message": "it broke"}}
+    error = {"type": "error", "error": {"type": written, "message": "it broke"}, "request_id": "own"}
     assert told_of(wrote.feed([EngineFailed("it broke", status)])) == [error]
     assert wrote.end() == b""
 

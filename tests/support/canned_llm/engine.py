@@ -9,17 +9,17 @@ import orjson
 from tests.support.canned_llm import v2
 from tests.support.canned_llm.faults import Faults
 from tests.support.canned_llm.messages import CountTokens, Messages
-from tests.support.canned_llm.openai import Chat, Completions, Embeddings, error
+from tests.support.canned_llm.openai import Chat, Completions, Embeddings, Tokenize, error
 from tests.support.canned_llm.plan import PromptCache, RefusedError
 from tests.support.canned_llm.reading import Job
-from tests.support.canned_llm.responses import Responses
+from tests.support.canned_llm.responses import InputTokens, Responses
 
 # Dialect, by its name in rule files -> its paths.
 PATHS = {
-    "chat": ["/v1/chat/completions"],
+    "chat": ["/v1/chat/completions", "/tokenize"],
     "completions": ["/v1/completions"],
     "embeddings": ["/v1/embeddings"],
-    "responses": ["/v1/responses"],
+    "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "messages": ["/v1/messages", "/v1/messages/count_tokens"],
 }
 
@@ -181,9 +181,11 @@ class Engine:
     def _openai_routes(self) -> dict[str, Any]:
         dialects = {
             "/v1/chat/completions": Chat(self._cache, self.prefill),
+            "/tokenize": Tokenize(self._cache, self.prefill),
             "/v1/completions": Completions(self._cache),
             "/v1/embeddings": Embeddings(self._cache),
             "/v1/responses": Responses(self._cache),
+            "/v1/responses/input_tokens": InputTokens(self._cache),
             "/v1/messages": Messages(self._cache),
             "/v1/messages/count_tokens": CountTokens(self._cache),
         }

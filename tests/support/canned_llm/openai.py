@@ -173,6 +173,19 @@ def wanted_schema(response_format: Any) -> dict[str, Any] | None:
     return found
 
 
+class Tokenize(Chat):
+    """POST /tokenize, as vLLM answers it."""
+
+    def read(self, body: Mapping[str, Any], number_of_job: int) -> Job:
+        count = sum(len(turn.text.split()) for turn in read_turns(body.get("messages")))
+        plan = Plan((), "stop", prompt_tokens=count)
+        return Job({**body, "stream": False}, body["model"], [plan], f"tokenize-{number_of_job}")
+
+    def whole(self, job: Job) -> bytes:
+        count = job.prompt_tokens
+        return orjson.dumps({"count": count, "max_model_len": 4096, "tokens": list(range(count)), "token_strs": None})
+
+
 class Completions:
     """POST /v1/completions. Token ids in a prompt stand for the numbers' words."""
 

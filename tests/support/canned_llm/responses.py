@@ -123,6 +123,17 @@ class Responses:
         }
 
 
+class InputTokens(Responses):
+    """POST /v1/responses/input_tokens, as OpenAI answers it."""
+
+    def read(self, body: Mapping[str, Any], number_of_job: int) -> Job:
+        plan = Plan((), "stop", prompt_tokens=sum(len(turn.text.split()) for turn in read_items(body)))
+        return Job({**body, "stream": False}, body["model"], [plan], f"resp_{number_of_job}")
+
+    def whole(self, job: Job) -> bytes:
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": job.prompt_tokens})
+
+
 def ending(plan: Plan) -> str:
     return "incomplete" if plan.finish == "length" else "completed"
 

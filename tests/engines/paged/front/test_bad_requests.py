@@ -131,8 +131,8 @@ def test_errors_of_v2(llm: LLMProcess, body: Any, status: int, message: str) -> 
 
 
 PATHS: list[tuple[str, str, int, bytes]] = [
-    ("POST", "/v1/nothing", 404, b'{"error":"Not Found"}'),
-    ("GET", CHAT, 405, b'{"error":"Method Not Allowed"}'),
+    ("POST", "/v2/nothing", 404, b'{"error":"Not Found"}'),
+    ("GET", GENERATE, 405, b'{"error":"Method Not Allowed"}'),
     ("POST", "/v2/models/other/generate", 404, b'{"error":"Request for unknown model: \'other\' is not found"}'),
 ]
 
@@ -142,3 +142,11 @@ def test_paths_that_lead_nowhere(llm: LLMProcess, method: str, path: str, status
     """Unknown paths get Triton's replies."""
     reply = llm.get(path) if method == "GET" else llm.post(path, {})
     assert (reply.status, reply.body) == (status, body)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/v1/nothing", 404), ("GET", CHAT, 405)])
+def test_paths_of_openai_that_lead_nowhere(llm: LLMProcess, method: str, path: str, status: int) -> None:
+    """Beside OpenAI's paths the reply is OpenAI's error."""
+    reply = llm.get(path) if method == "GET" else llm.post(path, {})
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["message"]) == (status, {404: "Not Found", 405: "Method Not Allowed"}[status])
