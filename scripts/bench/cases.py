@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench import messages
+from bench.constant_rate import SHARES, ConstantRate, capacity, run_at_rate
 from bench.load import LoadSpec, run_load
 from bench.messages import EXCHANGES, upstream_of
 from bench.processes import BenchError
 from bench.programs import Running
-from bench.samples import Case, Sample, sample_of
+from bench.samples import Case, Results, Sample, sample_of
 from bench.wrk import run_wrk
 
 # Health checks must have found the upstream before a proxy can answer.
@@ -42,6 +43,16 @@ CASES = {
             exchange="mixed",
             has_many_routes=True,
         ),
+        *(
+            HttpCase(
+                name=name,
+                title=f"mixed, at {share:.0%} of the requests/s that Envoy can serve",
+                exchange="mixed",
+                has_many_routes=True,
+                share=share,
+            )
+            for name, share in SHARES.items()
+        ),
         HttpCase(
             name="tensor",
             title="600 KB tensor in, 600 KB tensor out",
@@ -66,15 +77,22 @@ class Loader:
     use_wrk: bool
     cores: Sequence[int] | None
     upstream_pids: list[int]
+    results: Results  # of the cases before
 
     def sample(self, case: HttpCase, running: Running, round_number: int) -> Sample:
         """Run one round and divide its figures by its units."""
+        groups = running.groups() | {"upstream": self.upstream_pids}
+        port = running.ports[upstream_of(case.exchange)]
+        if case.share:
+            rate, reply_bytes = case.share * capacity(self.results), len(messages.SMALL_ANSWER)
+            at_rate = ConstantRate("http", port, rate, self.seconds, groups, reply_bytes)
+            return sample_of(case, running.name, round_number, run_at_rate(at_rate, self.cores))
         spec = LoadSpec(
             exchange=case.exchange,
-            port=running.ports[upstream_of(case.exchange)],
+            port=port,
             connections=case.connections or self.connections,
             seconds=self.seconds,
-            groups=running.groups() | {"upstream": self.upstream_pids},
+            groups=groups,
             unique_heads=case.unique_heads,
             serial=case.serial,
         )

@@ -26,6 +26,8 @@ from bench.run import ALL_CASES, carry_out  # noqa: E402
 from bench.wrk import wrk_version  # noqa: E402
 
 PANELS = (
+    ("mixed", "cpu_us", "mixed: CPU µs/request"),
+    ("rate-60", "p99_us", "mixed at 60 % of Envoy's requests/s: p99 µs"),
     ("small", "cpu_us", "small infer: CPU µs/request"),
     ("small", "units_per_second", "small infer: requests/s"),
     ("unique", "cpu_us", "unique heads: CPU µs/request"),

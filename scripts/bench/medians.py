@@ -51,6 +51,10 @@ def rate(sample: Sample) -> float:
     return sample.units_per_second
 
 
+def p99(sample: Sample) -> float:
+    return sample.p99_us
+
+
 def throughput(sample: Sample) -> float:
     return sample.megabytes_per_second
 

@@ -30,6 +30,7 @@ from bench.wrk import wrk_version  # noqa: E402
 
 PANELS = (
     ("mixed", "cpu_us", "mixed: CPU µs/request"),
+    ("rate-60", "p99_us", "mixed at 60 % of Envoy's requests/s: p99 µs"),
     ("chat", "cpu_us", "chat: CPU µs/request"),
     ("chat", "units_per_second", "chat: requests/s"),
     ("chat-unique", "cpu_us", "unique heads: CPU µs/request"),

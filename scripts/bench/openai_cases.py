@@ -5,13 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bench.constant_rate import SHARES, ConstantRate, capacity, run_at_rate
 from bench.openai_connections import Tokens
 from bench.openai_load import OpenAILoad, run_load
 from bench.openai_messages import EXCHANGES, MIXED, why_wrong
-from bench.openai_proxies import ENGINE
+from bench.openai_proxies import CACHE_AWARE, ENGINE
 from bench.processes import BenchError, group_cpu_seconds
 from bench.programs import Running
-from bench.samples import Case, Sample, sample_of
+from bench.samples import Case, Results, Sample, sample_of
 
 # Health checks must have found the engine before a proxy can answer.
 FIRST_ANSWER_SECONDS = 20.0
@@ -31,6 +32,7 @@ class OpenAICase(Case):
     exchange: str  # a key of openai_messages.EXCHANGES
     connections: int | None = None  # None: as --connections says
     unique_heads: bool = False
+    is_mixed: bool = False  # for routers that choose by the prompt, too
     proxies: Sequence[str] | None = None  # the proxies that support this; None: all
     beside: Mapping[str, str] = field(default_factory=dict)  # extra rows of ours: their names, and exchanges
 
@@ -41,6 +43,7 @@ class OpenAICase(Case):
     def rows(self, running: Sequence[Running]) -> list[Running]:
         """The proxies that take turns in this case."""
         rows = [each for each in running if self.proxies is None or each.name in self.proxies]
+        rows = [each for each in rows if self.is_mixed or not each.name.endswith(CACHE_AWARE)]
         rows += [replace(each, name=name) for each in running if each.name == OURS for name in self.beside]
         return rows
 
@@ -55,6 +58,17 @@ CASES = {
             name="mixed",
             title="conversations of 40 applications, 500 keys, 5,000 sessions; every head and body unique",
             exchange=MIXED,
+            is_mixed=True,
+        ),
+        *(
+            OpenAICase(
+                name=name,
+                title=f"mixed, at {share:.0%} of the requests/s that Envoy can serve",
+                exchange=MIXED,
+                share=share,
+                is_mixed=True,
+            )
+            for name, share in SHARES.items()
         ),
         OpenAICase(name="chat", title="a chat, answered whole", exchange="chat"),
         OpenAICase(name="chat-unique", title="a chat, every head unique", exchange="chat", unique_heads=True),
@@ -92,6 +106,7 @@ class Loader:
     use_wrk: bool
     cores: Sequence[int] | None
     upstream_pids: list[int]
+    results: Results  # of the cases before
 
     def sample(self, case: Case, running: Running, round_number: int) -> Sample:
         """Check one answer, run one round, and divide its figures by its units.
@@ -100,13 +115,18 @@ class Loader:
         """
         assert isinstance(case, OpenAICase)
         exchange, port = case.exchange_of(running.name), running.ports[ENGINE]
+        groups = running.groups() | {"upstream": self.upstream_pids}
         try:
+            if case.share:
+                rate, reply_bytes = case.share * capacity(self.results), len(right_answer(port, exchange))
+                at_rate = ConstantRate("chat", port, rate, self.seconds, groups, reply_bytes)
+                return sample_of(case, running.name, round_number, run_at_rate(at_rate, self.cores))
             spec = OpenAILoad(
                 exchange=exchange,
                 port=port,
                 connections=case.connections or self.connections,
                 seconds=self.seconds,
-                groups=running.groups() | {"upstream": self.upstream_pids},
+                groups=groups,
                 unique_heads=case.unique_heads,
                 serial=case.serial,
                 right=None if case.is_stream else right_answer(port, exchange).decode("ascii"),

@@ -29,14 +29,14 @@ def envoy_config(port: int, engine: int) -> str:
     return configs.envoy_document([listener], [configs.envoy_cluster("llm", engine)])
 
 
-def router_flags(port: int, metrics_port: int, engine: int) -> tuple[str, ...]:
+def router_flags(port: int, metrics_port: int, engine: int, policy: str) -> tuple[str, ...]:
     """The common options of vllm-router and sglang-router: the cheapest of their policies, health checks like
     Pointsman's."""
     flags = {
         "--host": "127.0.0.1",
         "--port": str(port),
         "--worker-urls": f"http://127.0.0.1:{engine}",
-        "--policy": "round_robin",
+        "--policy": policy,
         "--worker-startup-check-interval": "1",
         "--health-check-interval-secs": "2",
         "--log-level": "error",

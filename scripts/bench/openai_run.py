@@ -41,6 +41,7 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
             use_wrk=plan.use_wrk and wrk_path() is not None,
             cores=up.cores.others,
             upstream_pids=[pid],
+            results=results,
         )
         for case in cases:
             if rows := case.rows(running):

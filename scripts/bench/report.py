@@ -37,7 +37,7 @@ def case_table(results: Results, case: Case) -> Table:
     table.add_column("proxy")
     heads = [f"CPU µs/{case.unit}", "worker alone", "of Envoy's", f"{case.unit}s/s", "of Envoy's"]
     heads += ["MB/s"] if case.body_bytes else []
-    heads += ["p50 µs", "p99 µs"] + (["added p50 µs"] if case.serial else [])
+    heads += ["p50 µs", "p99 µs"] + (["p99.9 µs"] if case.share else []) + (["added p50 µs"] if case.serial else [])
     heads += ["proxy busy", "upstream busy"]
     for head in heads:
         table.add_column(head, justify="right")
@@ -57,6 +57,7 @@ def case_table(results: Results, case: Case) -> Table:
         ]
         cells += [_number(figure("megabytes_per_second"), 0)] if case.body_bytes else []
         cells += [_number(figure("p50_us"), 0), _number(figure("p99_us"), 0)]
+        cells += [_number(figure("p999_us"), 0)] if case.share else []
         cells += [_number(added_p50(results, proxy))] if case.serial else []
         cells += [_percent(figure("busy")), _percent(figure("upstream_busy"))]
         table.add_row(proxy, *cells, style="bold" if proxy == "ours" else None)

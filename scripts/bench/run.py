@@ -40,6 +40,7 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
             use_wrk=plan.use_wrk and wrk_path() is not None,
             cores=up.cores.others,
             upstream_pids=upstream_pids,
+            results=results,
         )
         cases = [CASES[name] for name in plan.cases if name != MEMORY]
         for proxies, check, has_many_routes in (

@@ -15,6 +15,7 @@ class Case:
     title: str
     unit: str = "request"
     serial: bool = False  # one connection, one request at a time: measures the latency that a proxy adds
+    share: float = 0.0  # the load's constant rate, of Envoy's capacity; 0: each reply is followed by a request
     body_bytes: int = 0  # body bytes that one unit moves, both ways together; 0 if the case does not report it
 
 
@@ -35,6 +36,7 @@ class Sample:
     busy: float | None  # share of one core that the tree used; near 1: the proxy is the bottleneck
     upstream_busy: float
     loader_busy: float | None  # None if the program that made the load does not report it
+    p999_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def sample_of(case: Case, proxy: str, round_number: int, result: LoadResult) -> 
         megabytes_per_second=result.units * case.body_bytes / result.seconds / 1e6,
         p50_us=result.p50_us,
         p99_us=result.p99_us,
+        p999_us=result.p999_us,
         cpu_us=per_unit("tree"),
         worker_cpu_us=per_unit("worker"),
         busy=share(result.group_cpu_seconds.get("tree")),

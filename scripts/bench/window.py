@@ -29,6 +29,7 @@ class LoadResult:
     p99_us: float
     group_cpu_seconds: dict[str, float]
     loader_cpu_seconds: float | None  # near the window's length the loader itself is the bottleneck; None: not known
+    p999_us: float | None = None
 
 
 class Window:
@@ -47,6 +48,7 @@ class Window:
             seconds=time.perf_counter() - self._opened_at,
             p50_us=percentile(latencies_us, 50),
             p99_us=percentile(latencies_us, 99),
+            p999_us=percentile(latencies_us, 99.9),
             group_cpu_seconds={name: cpu[name] - self._cpu[name] for name in cpu},
             loader_cpu_seconds=time.process_time() - self._own_cpu,
         )

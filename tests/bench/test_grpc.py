@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 import socket
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ import h2.settings
 import hpack
 import pytest
 from bench import grpc_messages as messages
+from bench import mixed, mixed_calls
 from bench.grpc_checks import await_first_reply, reply_at
 from bench.grpc_client import run_grpcio
 from bench.grpc_frames import ReplyFields, SteadyFields, indexed, literal
@@ -24,6 +26,7 @@ from bench.processes import BenchError, Children
 from bench.programs import Running, Site
 from bench.rounds import interleave, order
 from bench.samples import Case, Failure, Results, Sample
+from bench.window import LoadResult
 from rich.progress import Progress
 
 from gateway.wire.grpc import PREFIX_BYTES, framed
@@ -128,6 +131,27 @@ def test_frame_load_counts_calls(port: int, inserts_traces: bool) -> None:
     assert run_frames(load(port, inserts_traces=inserts_traces), None).units > 0
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_mixed_blocks_are_those_of_three_libraries(number: int) -> None:
+    """Each connection's blocks decode in their order to a call with metadata of its own."""
+    write, decoder = mixed_calls.block_writer(number, 8001, random.Random(1)), hpack.Decoder()
+    ids = set()
+    for _ in range(50):
+        fields = dict(decoder.decode(write(), raw=True))
+        assert fields[b":path"] == messages.INFER_PATH.encode() and fields[b"te"] == b"trailers"
+        assert len(fields[b"authorization"]) == len("Bearer ") + mixed.TOKEN_BYTES
+        assert int(fields[b"grpc-timeout"][:-1]) > 0
+        ids.add(fields[b"x-request-id"])
+    assert len(ids) == 50
+
+
+@pytest.mark.parametrize("run", [run_frames, run_grpcio])
+def test_mixed_calls_are_answered(port: int, run: Callable[[GrpcLoad, None], LoadResult]) -> None:
+    """All messages have the length by which the upstream recognises them."""
+    reply = len(framed(EXCHANGES[messages.MIXED].reply or b""))
+    assert run(load(port, messages.MIXED, reply), None).units > 0
+
+
 def test_frame_load_counts_messages(port: int) -> None:
     """Four streams of a hundred messages a second bring at most four hundred in a second, and hardly more."""
     size = messages.STREAMED_BYTES * messages.MESSAGES_PER_STREAM
@@ -212,7 +236,7 @@ def test_goals_compare_with_peers(ours: float, passed: list[bool]) -> None:
     """0.9 of Envoy's 30 µs and 0.3 of grpcio's 400 µs are the limits of a unary call."""
     cpu = {"envoy": 30.0, "grpcio": 400.0, "ours": ours}
     results = Results([sample("unary", proxy, cost) for proxy, cost in cpu.items()])
-    assert [verdict.passed for verdict in verdicts(results)] == [*passed, None, None, None]
+    assert [verdict.passed for verdict in verdicts(results)] == [None, *passed, None, None, None]
 
 
 def sample(case: str, proxy: str, cpu_us: float) -> Sample:

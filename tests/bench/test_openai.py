@@ -5,13 +5,15 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
+from bench import mixed_chats
 from bench import openai_messages as messages
+from bench.constant_rate import ConstantRate, capacity, run_at_rate
 from bench.messages import TOKENS_PER_STREAM
 from bench.openai_cases import CASES, answer_of, check_answers, check_stream, right_answer
 from bench.openai_connections import AnswerReader, Tokens
 from bench.openai_goals import verdicts
 from bench.openai_load import OpenAILoad, run_load
-from bench.openai_proxies import PROXIES
+from bench.openai_proxies import CACHE_AWARE, PROXIES
 from bench.openai_run import start_engine
 from bench.processes import BenchError, Children
 from bench.programs import Running, Site
@@ -146,6 +148,30 @@ def test_load_counts_tokens(engine: int) -> None:
     assert 0 < run_load(load(engine, "tokens", right=None), None, False).units < 250
 
 
+def test_mixed_chats_differ_and_are_answered(engine: int) -> None:
+    """No two heads are the same, and the engine answers conversations of any length."""
+    requests = mixed_chats.requests(200, seed=1)
+    assert len({request.partition(b"\r\n\r\n")[0] for request in requests}) == len(requests)
+    assert run_load(load(engine, messages.MIXED), None, True).units > 0
+
+
+def test_a_constant_rate_is_kept(engine: int) -> None:
+    """No more requests are answered than are due, and a reply of another length is no figure."""
+    spec = ConstantRate("chat", engine, 50.0, 2.0, {}, len(RIGHT))
+    result = run_at_rate(spec, None)
+    assert 0 < result.units < 250
+    assert result.p999_us is not None and result.p50_us <= result.p99_us <= result.p999_us
+    with pytest.raises(BenchError, match="are right"):
+        run_at_rate(dataclasses.replace(spec, reply_bytes=1), None)
+
+
+def test_rates_are_shares_of_envoys() -> None:
+    """Without Envoy's figure of the same run there is no rate."""
+    assert capacity(Results([sample("mixed", "envoy", 10.0)])) == 1.0
+    with pytest.raises(BenchError, match="add the case mixed"):
+        capacity(Results([sample("mixed", "ours", 10.0)]))
+
+
 @pytest.mark.parametrize("use_wrk", [BY_WRK, BY_US])
 @pytest.mark.parametrize("serial", [False, True])
 def test_other_answers_are_no_figures(engine: int, use_wrk: bool, serial: bool) -> None:
@@ -191,7 +217,8 @@ def test_only_who_can_takes_part() -> None:
     """Of the peers only LiteLLM renames models, and none translates; Pointsman without either is measured as well."""
     running = [Running(name, {}, None, None) for name in PROXIES]
     rows = {name: [row.name for row in case.rows(running)] for name, case in CASES.items()}
-    assert rows["chat"] == list(PROXIES)
+    assert rows["mixed"] == list(PROXIES)
+    assert rows["chat"] == [name for name in PROXIES if not name.endswith(CACHE_AWARE)]
     assert rows["chat-rename"] == ["litellm", "ours", "ours, same name"]
     assert rows["translated"] == ["ours", "ours, untranslated"]
     assert CASES["translated"].rows(running[:1]) == []
@@ -200,9 +227,9 @@ def test_only_who_can_takes_part() -> None:
 @pytest.mark.parametrize(
     "figures, passed",
     [
-        ({"ours": 45.0, "vllm-router": 76.0, "sglang-router": 130.0}, [True, True, None, None]),
-        ({"ours": 46.0, "vllm-router": 76.0, "sglang-router": 130.0}, [False, False, None, None]),
-        ({"ours": 45.0, "vllm-router": 76.0}, [True, None, None, None]),
+        ({"ours": 45.0, "vllm-router": 76.0, "sglang-router": 130.0}, [True, None, None, None, True, None, None]),
+        ({"ours": 46.0, "vllm-router": 76.0, "sglang-router": 130.0}, [False, None, None, None, False, None, None]),
+        ({"ours": 45.0, "vllm-router": 76.0}, [True, None, None, None, None, None, None]),
     ],
 )
 def test_goals_compare_with_the_routers(figures: dict[str, float], passed: list[bool | None]) -> None:
@@ -215,7 +242,7 @@ def test_goals_compare_with_the_routers(figures: dict[str, float], passed: list[
 def test_translated_tokens_compare_with_our_own(translated: float, passed: bool) -> None:
     """A translated token may cost at most twice as much as an untranslated one, in the same rounds."""
     own = [sample("translated", "ours", translated), sample("translated", "ours, untranslated", 10.0)]
-    assert [verdict.passed for verdict in verdicts(Results(own))] == [None, None, None, passed]
+    assert [verdict.passed for verdict in verdicts(Results(own))] == [None] * 6 + [passed]
 
 
 def sample(case: str, proxy: str, cpu_us: float) -> Sample:
