@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -98,8 +99,9 @@ def make_app(
 def _add_gateway(app: FastAPI, control: ControlPlane, access: Access) -> None:
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """All counters, in Prometheus' text format."""
-        return Response(render(await control.exposition()), media_type=prometheus_text.CONTENT_TYPE)
+        """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for."""
+        own, engines = await asyncio.gather(control.exposition(), control.metrics_of_engines())
+        return Response(render(own) + engines, media_type=prometheus_text.CONTENT_TYPE)
 
     @app.get("/healthz", tags=["gateway"])
     async def healthz() -> Json:

@@ -151,6 +151,11 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
         elif load.source != "none" and not balance.uses_load:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    metrics = engine.metrics
+    if "metrics" in keys and metrics.path is None:
+        found.append(("metrics", "metrics.path says where they are, as :8002/metrics, and is missing"))
+    elif metrics.path is not None and metrics.path[0] != ":" and not all(each.speaks_rest for each in engine.endpoints):
+        found.append(("metrics", "its endpoints have no REST: metrics.path needs a port, as :8002/metrics"))
     if "affinity" in keys and not balance.by_session:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
     if "prefix" in keys and "prefix" not in idle and not balance.by_prompt:

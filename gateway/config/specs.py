@@ -166,6 +166,17 @@ class LoadSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSpec:
+    """Metrics of an engine that the gateway's own /metrics shows, summed over all servers."""
+
+    # As `load.path`; None: not shown
+    path: Annotated[str, value_parsers.metrics_path] | None = None
+    names: tuple[str, ...] = ("nv_*",)  # globs of the families that are shown
+    timeout: PositiveDuration = 2.0  # of reading them; a server that is late keeps its last counts
+    max_bytes: Size = 4 * 1024 * 1024  # of one server; a longer text is not shown
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixSpec:
     """`balance: prefix`: prompts with equal beginnings go where that beginning was seen, per worker."""
 
@@ -211,6 +222,7 @@ class EngineSpec:
     # TorchServe's service envelope, as set in a model archive or the configuration
     envelope: Literal["body", "json", "kserve", "kservev2"] = "body"
     load: LoadSpec = LoadSpec()
+    metrics: MetricsSpec = MetricsSpec()
     prefix: PrefixSpec = PrefixSpec()
     affinity: AffinitySpec = AffinitySpec()
     health: HealthSpec = HealthSpec()

@@ -102,7 +102,7 @@ def write(families: Iterable[PrometheusFamily]) -> bytes:
     for name, (family, samples) in merged.items():
         help_text = family.help.replace("\\", r"\\").replace("\n", r"\n")
         lines += (f"# HELP {name} {help_text}\n", f"# TYPE {name} {family.kind}\n")
-        lines += [f"{name}{suffix}{_labels(labels)} {_number(value)}\n" for value, labels, suffix in samples]
+        lines += [f"{name}{suffix}{_labels(labels)} {number_text(value)}\n" for value, labels, suffix in samples]
     return "".join(lines).encode()
 
 
@@ -112,7 +112,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items())]) + "}"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     if isinstance(value, int):
         return str(value)
     if not isfinite(value):

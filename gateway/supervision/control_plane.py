@@ -30,6 +30,7 @@ from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
 from gateway.supervision.worker_pool import WorkerPool
+from gateway.upstream.engine_metrics import EngineMetrics
 from gateway.upstream.health import Findings, Prober
 
 _log = logging.getLogger("pointsman")
@@ -56,6 +57,7 @@ class ControlPlane:
         address, self._embedded_redis = redis_of(settings)
         self.store = BoundedRedis(address) if address is not None else None
         self._prober = Prober(self._health_changed)
+        self._engine_metrics = EngineMetrics()
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
         self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
@@ -113,7 +115,7 @@ class ControlPlane:
     async def close(self) -> None:
         """Stop the rest, after the admin server."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self._prober, self.shadows, self.experiments, self.replicas):
+        for part in (self._prober, self._engine_metrics, self.shadows, self.experiments, self.replicas):
             await part.close()
         if self.store is not None:
             await self.store.close()
@@ -199,6 +201,10 @@ class ControlPlane:
     async def count(self) -> None:
         """Bring all counters and reports up to date, as far as the workers answer in time."""
         await asyncio.gather(self.workers.count(), self.shadows.count())
+
+    async def metrics_of_engines(self) -> bytes:
+        """Those of the engines that declare `metrics.path`, in Prometheus' text."""
+        return await self._engine_metrics.text(self.book.rules.engines)
 
     async def exposition(self) -> ExpositionState:
         """All counters, as recent as the workers answer."""

@@ -159,9 +159,10 @@ class _UnaryCall(_Awaited[UnaryReply]):
 
 
 class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, max_bytes: int) -> None:
         super().__init__()
         self._request = request
+        self._max_bytes = self._num_left = max_bytes
         self._status = 0
         self._content_type = ""
         self._pieces: list[bytes] = []
@@ -180,7 +181,10 @@ class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
 
     def reply_continued(self, data: bytes, ended: bool) -> None:
         self._pieces.append(data)
-        if ended:
+        self._num_left -= len(data)
+        if self._num_left < 0:
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"its reply has more than {self._max_bytes} bytes"))
+        elif ended:
             self.connection = None
             self._succeed((self._status, self._content_type, b"".join(self._pieces)))
 
@@ -229,9 +233,11 @@ async def fetch(
     fields: Sequence[Field] = (),
     timeout: float | None,
     by_grpc: bool = False,
+    max_bytes: int = _MAX_MESSAGE_BYTES,
 ) -> HttpReply:
     """Send a REST request or, to an endpoint without REST, the equivalent RPC; `by_grpc`: wherever the endpoint has
-    gRPC. `fields` are further ones; `timeout` is for the whole request, in seconds.
+    gRPC. `fields` are further ones; `timeout` is for the whole request, in seconds;
+    `max_bytes` bounds the body of a REST reply.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
@@ -245,5 +251,5 @@ async def fetch(
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-    request = _HttpRequest(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
+    request = _HttpRequest(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)), max_bytes)
     return HttpReply(endpoint, *await request.reply(pool, endpoint.url, timeout))

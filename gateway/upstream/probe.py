@@ -50,13 +50,9 @@ class EndpointProbe:
             self._paths, self._ready_below = [health.path], 300
         self._models_path = None if traits.models_path is None else traits.models_path.format(base=engine.base_path)
         # The metrics: at the endpoint itself, or at another port of its host
-        self._metrics = self._endpoint if self._rpc is None else None
-        self._metrics_path = engine.load.path
-        if self._metrics_path.startswith(":"):
-            port, slash, rest = self._metrics_path[1:].partition("/")
-            self._metrics, self._metrics_path = _endpoint(engine, _with_port(url, port)), slash + rest
-        if engine.load.source != "metrics":
-            self._metrics = None
+        self._metrics, self._metrics_path = None, engine.load.path
+        if engine.load.source == "metrics":
+            self._metrics, self._metrics_path = metrics_endpoint(engine, url, engine.load.path, self._endpoint)
 
     async def check(self) -> Readiness:
         self.failure = ""
@@ -122,6 +118,17 @@ class EndpointProbe:
 
 def _endpoint(engine: EngineSpec, url: str, *, grpc: str | None = None) -> Endpoint:
     return Endpoint(engine, EndpointSpec(url, grpc), endpoint_tls(engine.tls, url))
+
+
+def metrics_endpoint(
+    engine: EngineSpec, url: str, path: str, same: Endpoint | None = None
+) -> tuple[Endpoint | None, str]:
+    """Where an endpoint's metrics are, and the path there; None where it has no REST and the path no port. `same` is
+    that of the endpoint itself. Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
+    if path.startswith(":"):
+        port, slash, rest = path[1:].partition("/")
+        return _endpoint(engine, _with_port(url, port)), slash + rest
+    return (same or _endpoint(engine, url)) if url.startswith("http") else None, path
 
 
 def _with_port(url: str, port: str) -> str:

@@ -101,6 +101,9 @@ class State:
     def set_log_level(self, level: str) -> None:
         self.log_level = level
 
+    async def metrics_of_engines(self) -> bytes:
+        return b"# TYPE nv_inference_count counter\nnv_inference_count 1\n"
+
     async def exposition(self) -> ExpositionState:
         metrics = Metrics()
         one = metrics.series(SeriesKey("split", "old", "cuda", "http://a:1"))
@@ -222,7 +225,7 @@ def test_limits_tell_what_was_let_go_and_refused() -> None:
 
 
 def test_metrics_are_prometheus_text() -> None:
-    """/metrics reports counters by route, arm, engine and endpoint, and cumulative histograms."""
+    """/metrics reports counters by route, arm, engine and endpoint, cumulative histograms, and the engines' metrics."""
     text = client.get("/metrics").text
     where = 'arm="old",endpoint="http://a:1",engine="cuda",route="split"'
     lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
@@ -241,6 +244,7 @@ def test_metrics_are_prometheus_text() -> None:
     assert value("pointsman_request_seconds_bucket", arm="old", le="0.1") == 0
     assert value("pointsman_request_seconds_bucket", arm="old", le="0.25") == 1
     assert value("pointsman_request_seconds_bucket", arm="old", le="+Inf") == 1
+    assert value("nv_inference_count") == 1
     assert value("pointsman_request_seconds_sum", arm="old") == 0.2
     assert value("pointsman_endpoint_healthy", engine="mac") == 0
     assert value("pointsman_breaker_open", engine="mac") == 1

@@ -15,6 +15,7 @@ from gateway.config.specs import (
     EngineSpec,
     HealthSpec,
     LoadSpec,
+    MetricsSpec,
     PrefixSpec,
     RetrySpec,
     TlsSpec,
@@ -45,6 +46,7 @@ engines:
     connections:
       {max_connections: 8, max_pending: 0, idle_timeout: 20s, connect_timeout: 1s, max_streams: 4, window_bytes: 1MiB}
     tls: {verify: false, ca: ca.pem, cert: me.pem, key: me.key, server_name: triton}
+    metrics: {path: ":8002/metrics", names: [nv_*, my_*], timeout: 500ms, max_bytes: 1MiB}
 """
 
 
@@ -67,6 +69,7 @@ def test_every_key_of_an_engine_is_read(load: Load) -> None:
         retry=RetrySpec(1, "infer", 0.1, 3),
         connections=ConnectionSpec(8, 0, 20.0, 1.0, 4, 1 << 20),
         tls=TlsSpec(False, "ca.pem", "me.pem", "me.key", "triton"),
+        metrics=MetricsSpec(":8002/metrics", ("nv_*", "my_*"), 0.5, 1 << 20),
         location=Location("rules.yaml", 3, 3),
     )
 
@@ -295,6 +298,17 @@ OF_LANGUAGE_MODELS = [
         "{load: {source: orca}, balance: round_robin, ~}",
         "2:15: warning: 'load' of engine 'e' has no effect: balance round_robin asks for no load; it is shown only",
     ),
+    (
+        "{metrics: {names: my_*}, ~}",
+        "2:15: warning: 'metrics' of engine 'e' has no effect: "
+        "metrics.path says where they are, as :8002/metrics, and is missing",
+    ),
+    (
+        "{metrics: {path: /metrics}, endpoints: 'grpc://a:1'}",
+        "2:15: warning: 'metrics' of engine 'e' has no effect: "
+        "its endpoints have no REST: metrics.path needs a port, as :8002/metrics",
+    ),
+    ("{metrics: {path: ':8002'}, ~}", "2:31: error: ':8002' is not a path with a port: write :8002/metrics"),
     (
         "{chat_template: rules.yaml, ~}",
         "2:15: warning: 'chat_template' of engine 'e' has no effect: "
