@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 _TOKEN = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
+_WILDCARD = re.compile(r"[*?[\]]")
 
 
 def is_exact(pattern: str) -> bool:
@@ -23,15 +29,61 @@ def covers(wide: str, narrow: str) -> bool:
     The tokens of `narrow` are run through `wide` as through a state machine. Sound and not complete: a set `[...]` is
     one opaque token, so `[ab]` is not seen to cover `a`.
     """
-    tokens = _TOKEN.findall(wide)
+    if is_exact(wide):
+        return wide == narrow
+    tokens = _tokens(wide)
     states = _skip_stars(tokens, {0})
-    for inner in _TOKEN.findall(narrow):
+    for inner in _tokens(narrow):
         taking = [state for state in states if state < len(tokens) and _takes(tokens[state], inner)]
         states = _skip_stars(tokens, {state if _is_star(tokens[state]) else state + 1 for state in taking})
+        if not states:
+            return False
     return len(tokens) in states
 
 
-def _skip_stars(tokens: list[str], states: set[int]) -> set[int]:
+class PatternIndex(Generic[T]):
+    """Items filed under patterns: an exact one under its text, a glob under the longer of its literal beginning and
+    ending. `of` returns those whose pattern may match a text, or cover it where it is a glob itself."""
+
+    def __init__(self) -> None:
+        self.exact: dict[str, list[T]] = {}
+        self._beginnings: dict[int, dict[str, list[T]]] = {}  # by length
+        self._endings: dict[int, dict[str, list[T]]] = {}
+
+    @property
+    def has_globs(self) -> bool:
+        return bool(self._beginnings or self._endings)
+
+    def add(self, pattern: str, item: T) -> None:
+        self._list(pattern).append(item)
+
+    def of(self, text: str) -> list[list[T]]:
+        """Lists of items, each in the order in which they were added; one may be in several."""
+        found = [self.exact.get(text)]
+        found += [items.get(text[:length]) for length, items in self._beginnings.items()]
+        found += [items.get(text[-length:]) for length, items in self._endings.items()]
+        return [items for items in found if items]
+
+    def size(self, patterns: Iterable[str]) -> int:
+        """The number of items beside which one of these patterns would be filed, at the most."""
+        return max(len(self._list(pattern)) for pattern in patterns)
+
+    def _list(self, pattern: str) -> list[T]:
+        if is_exact(pattern):
+            return self.exact.setdefault(pattern, [])
+        parts = _WILDCARD.split(pattern)
+        beginning, ending = parts[0], parts[-1]
+        if len(ending) > len(beginning):
+            return self._endings.setdefault(len(ending), {}).setdefault(ending, [])
+        return self._beginnings.setdefault(len(beginning), {}).setdefault(beginning, [])
+
+
+@lru_cache(maxsize=1 << 14)
+def _tokens(pattern: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(pattern))
+
+
+def _skip_stars(tokens: tuple[str, ...], states: set[int]) -> set[int]:
     """Add the states reached when a star takes nothing more."""
     for state, token in enumerate(tokens):
         if state in states and _is_star(token):

@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
-from gateway.config.globs import all_covered, is_exact
+from gateway.config.reachability import find_unreachable
 from gateway.config.routes import check_tests, read_identity, read_limit, read_route, read_test
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
 from gateway.config.sessions import check_sessions
-from gateway.config.specs import (
-    InputMatch,
-    MatchSpec,
-    RouteSpec,
-    RulesSpec,
-)
+from gateway.config.specs import RulesSpec
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem, Severity, suggest
 from gateway.yaml.readers import Reading, expected
@@ -216,64 +210,3 @@ def _check_names(kind: str, reading: Reading, *, is_used: bool = False, by: str 
             reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
     for name in () if is_used else declared.keys() - {reference.name for reference in references}:
         reading.warn(declared[name], f"{kind} {name!r} is not used by any {by}")
-
-
-def find_unreachable(routes: Sequence[RouteSpec]) -> list[tuple[RouteSpec, RouteSpec]]:
-    """Pairs of a route that is never reached and the first earlier route that alone takes all of it.
-
-    Routes that only several earlier ones together shadow are not found.
-    """
-    pairs = []
-    # A route for models by their exact names takes all of another one only where it names the other's first model too.
-    by_model: dict[str, list[int]] = {}
-    others: list[int] = []
-    for index, route in enumerate(routes):
-        models = route.match.model
-        named = by_model.get(models[0], ()) if models else ()
-        earlier = (routes[at] for at in merge(named, others))
-        taker = next((other for other in earlier if implies(route.match, other.match)), None)
-        if taker is not None:
-            pairs.append((route, taker))
-        if models and all(map(is_exact, models)):
-            for model in set(models):
-                by_model.setdefault(model, []).append(index)
-        else:
-            others.append(index)
-    return pairs
-
-
-_TEXT_KEYS = ("model", "version", "protocol", "operation", "tenant")
-
-
-def implies(narrow: MatchSpec, wide: MatchSpec) -> bool:
-    """Whether every request that meets `narrow` meets `wide`."""
-    return (
-        all(_texts_imply(getattr(narrow, key), getattr(wide, key)) for key in _TEXT_KEYS)
-        and _maps_imply(narrow.header, wide.header)
-        and _maps_imply(narrow.parameter, wide.parameter)
-        and (wide.has_image is None or wide.has_image is narrow.has_image)
-        and all(any(_input_implies(inner, outer) for inner in narrow.input) for outer in wide.input)
-    )
-
-
-def _texts_imply(narrow: tuple[str, ...], wide: tuple[str, ...]) -> bool:
-    """An absent condition is the widest; it implies nothing."""
-    return not wide or (bool(narrow) and all_covered(narrow, wide))
-
-
-def _maps_imply(narrow: Mapping[str, tuple[str, ...]], wide: Mapping[str, tuple[str, ...]]) -> bool:
-    return all(key in narrow and all_covered(narrow[key], wide[key]) for key in wide)
-
-
-def _input_implies(narrow: InputMatch, wide: InputMatch) -> bool:
-    return (
-        _texts_imply(narrow.name, wide.name)
-        and _texts_imply(narrow.datatype, wide.datatype)
-        and (wide.rank is None or wide.rank in (narrow.rank, None if narrow.shape is None else len(narrow.shape)))
-        and (wide.shape is None or (narrow.shape is not None and _shape_implies(narrow.shape, wide.shape)))
-        and (wide.bytes_at_least is None or (narrow.bytes_at_least or -1) >= wide.bytes_at_least)
-    )
-
-
-def _shape_implies(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
-    return len(narrow) == len(wide) and all(outer in (-1, inner) for inner, outer in zip(narrow, wide, strict=True))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
+_MAX_LISTED = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -51,9 +53,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """End a sentence about an unknown word: with the nearest known one, else with all of them."""
+    """End a sentence about an unknown word: with the nearest known one, else with them all, or the first of many."""
     choices = list(known)
     likely = nearest(word, choices)
     if likely is not None:
         return f": did you mean {likely!r}?"
-    return f"; known: {', '.join(choices)}" if choices else ""
+    more = f" and {len(choices) - _MAX_LISTED} more" if len(choices) > _MAX_LISTED else ""
+    return f"; known: {', '.join(choices[:_MAX_LISTED])}{more}" if choices else ""

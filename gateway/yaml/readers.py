@@ -36,6 +36,8 @@ class Reading:
     declared: dict[str, dict[str, Location]] = field(default_factory=dict)  # kind -> name -> place
     references: list[Reference] = field(default_factory=list)
     is_partial: bool = False  # a file or a section was unreadable and may contain what is missing
+    _num_counted: int = 0  # problems that `_num_errors` has counted
+    _num_errors: int = 0
 
     def error(self, location: Location, message: str) -> None:
         self.problems.append(Problem(location, message))
@@ -45,7 +47,10 @@ class Reading:
 
     @property
     def num_errors(self) -> int:
-        return sum(problem.is_error for problem in self.problems)
+        if len(self.problems) > self._num_counted:  # each record looks
+            self._num_errors += sum(problem.is_error for problem in self.problems[self._num_counted :])
+            self._num_counted = len(self.problems)
+        return self._num_errors
 
     def declare(self, kind: str, name: str, location: Location) -> None:
         """Note that a name is given to something; a second time is an error that names both places."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.globs import all_covered, covers, is_exact
+from gateway.config.globs import PatternIndex, all_covered, covers, is_exact
 
 COVERED = [
     ("*", "llama"),
@@ -64,3 +64,27 @@ def test_lists_cover_pattern_by_pattern() -> None:
 def test_exact_names_have_no_wildcard(pattern: str, expected: bool) -> None:
     """A name is exact if it contains none of *, ? and [."""
     assert is_exact(pattern) is expected
+
+
+PATTERNS = st.text("ab*?[]!", max_size=5)
+
+
+@given(st.lists(PATTERNS, max_size=8), PATTERNS)
+def test_an_index_finds_every_pattern_that_matches_or_covers(patterns: list[str], text: str) -> None:
+    """No pattern is missed that matches a text, or covers it where it is a glob."""
+    index: PatternIndex[str] = PatternIndex()
+    for pattern in patterns:
+        index.add(pattern, pattern)
+    found = {pattern for items in index.of(text) for pattern in items}
+    assert {pattern for pattern in patterns if fnmatchcase(text, pattern) or covers(pattern, text)} <= found
+
+
+def test_an_index_finds_few_of_many() -> None:
+    """A text finds the exact pattern and the globs with its own beginning and ending, and no others."""
+    index: PatternIndex[str] = PatternIndex()
+    for at in range(1000, 2000):
+        for pattern in (f"model-{at}", f"model-{at}-*", f"*-{at}-long-ending", f"[ab]*{at}"):
+            index.add(pattern, pattern)
+    assert index.of("model-1003") == [["model-1003"], ["[ab]*1003"]]
+    assert index.of("model-1003-x-1007-long-ending") == [["model-1003-*"], ["*-1007-long-ending"]]
+    assert index.of("other") == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.rules import find_unreachable, implies
+from gateway.config import reachability
+from gateway.config.reachability import find_unreachable, implies
 from gateway.config.specs import InputMatch, MatchSpec, RouteSpec
 from tests.config.conftest import Load
 
@@ -78,3 +81,24 @@ def test_an_unreachable_route_is_a_warning_that_names_both(load: Load) -> None:
         "rules.yaml:5:5: warning: route 'chat' is never reached: 'all' (rules.yaml:4:5) takes all that it matches"
     ]
     assert loaded.rules is not None
+
+
+@pytest.mark.parametrize(
+    "match_of",
+    [
+        lambda at: MatchSpec(model=(f"model-{at}",), header={"x-tier": ("gold",)}),
+        lambda at: MatchSpec(model=(f"model-{at:05}-*",)),
+        lambda at: MatchSpec(model=(f"*-{at:05}",), version=("1",)),
+        lambda at: MatchSpec(model=("chat",), header={"x-user": (f"user-{at}",)}),
+        lambda at: MatchSpec(tenant=(f"tenant-{at}-*",), version=("1",)),
+    ],
+    ids=["exact models", "beginnings", "endings", "headers of one model", "tenants"],
+)
+def test_many_routes_are_compared_with_few_others(
+    match_of: Callable[[int], MatchSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of comparisons of 2,000 routes grows with them, not with their square."""
+    compared = []
+    monkeypatch.setattr(reachability, "implies", lambda narrow, wide: compared.append(wide))
+    assert not find_unreachable([RouteSpec(f"r{at}", match_of(at), engine="e") for at in range(2000)])
+    assert len(compared) <= 2000
