@@ -1,6 +1,7 @@
 """The socket pair between the control process and one of its children, from the control process' end.
 
-Messages travel as length-prefixed pickles; only a parent and its own child hold the sockets.
+Messages travel as length-prefixed pickles; only a parent and its own child hold the sockets. Rules travel in parts: a
+child that serves must not stop to read thousands of routes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from gateway.control.messages import Message
+from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.control.collector import collector_paused
+from gateway.control.messages import Message, RulesPart, Start, UseRules
 
 _LENGTH = struct.Struct(">I")
+# Engines and routes of one part, which take less than a millisecond to read.
+_NUM_ENGINES, _NUM_ROUTES = 8, 32
 
 
 def encode(message: Message) -> bytes:
+    if isinstance(message, Start | UseRules):
+        parts, rest = _divided(message.rules)
+        return b"".join(map(_frame, [*parts, replace(message, rules=rest)]))
+    return _frame(message)
+
+
+def _frame(message: Message) -> bytes:
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 
@@ -27,8 +40,39 @@ async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
     """The messages of the other end, until it closes."""
     with suppress(OSError, asyncio.IncompleteReadError):  # the socket of a killed process may be reset
         while True:
-            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            yield pickle.loads(await reader.readexactly(length))
+            message = await _read(reader)
+            if isinstance(message, RulesPart):
+                with collector_paused():
+                    message = await _read_rules(message, reader)
+            yield message
+
+
+async def _read(reader: asyncio.StreamReader) -> Message:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    message: Message = pickle.loads(await reader.readexactly(length))
+    return message
+
+
+async def _read_rules(first: RulesPart, reader: asyncio.StreamReader) -> Start | UseRules:
+    """Read what follows a part of rules: the other parts, and the message about the whole."""
+    message: Message = first
+    engines: dict[str, EngineSpec] = {}
+    routes: list[RouteSpec] = []
+    while isinstance(message, RulesPart):
+        engines.update((engine.name, engine) for engine in message.engines)
+        routes += message.routes
+        await asyncio.sleep(0)  # `readexactly` does not wait for what has arrived
+        message = await _read(reader)
+    assert isinstance(message, Start | UseRules)
+    return replace(message, rules=replace(message.rules, engines=engines, routes=tuple(routes)))
+
+
+def _divided(rules: RulesSpec) -> tuple[list[RulesPart], RulesSpec]:
+    """The parts, and the rules without them and without what children do not use."""
+    engines, routes = tuple(rules.engines.values()), rules.routes
+    parts = [RulesPart(engines=engines[at : at + _NUM_ENGINES]) for at in range(0, len(engines), _NUM_ENGINES)]
+    parts += [RulesPart(routes=routes[at : at + _NUM_ROUTES]) for at in range(0, len(routes), _NUM_ROUTES)]
+    return parts, replace(rules, engines={}, routes=(), tests=())
 
 
 class ChildProcess:
@@ -79,8 +123,12 @@ class ChildProcess:
 
     def send(self, message: Message) -> None:
         """Send a message; one to a process that has exited is lost."""
+        self.send_encoded(encode(message))
+
+    def send_encoded(self, message: bytes) -> None:
+        """The same for one that is encoded already, as for several processes."""
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(encode(message))
+            self._writer.write(message)
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -15,6 +15,7 @@ from gateway.control import messages
 from gateway.control.channel import encode, read_messages
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.net.server import loop_factory
+from gateway.net.slices import run_in_slices
 from gateway.observability.logs import set_log_level
 
 _log = logging.getLogger(__name__)
@@ -47,9 +48,12 @@ class ControlledProcess:
         """
         raise NotImplementedError
 
-    def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
-        """Raises: OSError, ValueError where their files cannot be used."""
-        plane.use_rules(rules, number)
+    async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
+        """Swap the rules, in slices, between which the process serves.
+
+        Raises: OSError, ValueError where their files cannot be used.
+        """
+        await run_in_slices(plane.change_rules(rules, number))
 
     def answer(self, plane: DataPlane, request: Any) -> Any:
         raise NotImplementedError
@@ -57,12 +61,6 @@ class ControlledProcess:
     def apply(self, plane: DataPlane, message: messages.Message) -> None:
         """Carry out a message that has no reply."""
         match message:
-            case messages.UseRules(rules, number):
-                try:
-                    self.use_rules(plane, rules, number)
-                except (OSError, ValueError) as error:  # a certificate file that can no longer be read
-                    _log.error("rules %d are not used: %s", number, error)
-                    self.send(messages.WorkerFailed(f"rules {number} are not used: {error}"))
             case messages.SetHealth(health, models, loads):
                 plane.set_health(health, models, loads)
             case messages.SetDrained(endpoints):
@@ -101,6 +99,12 @@ class ControlledProcess:
                 self.stopping.set()
             case _ if self.plane is None:
                 self.send(messages.WorkerFailed(f"{type(message).__name__} came before messages.Start"))
+            case messages.UseRules(rules, number):
+                try:
+                    await self.use_rules(self.plane, rules, number)
+                except (OSError, ValueError) as error:  # a certificate file that can no longer be read
+                    _log.error("rules %d are not used: %s", number, error)
+                    self.send(messages.WorkerFailed(f"rules {number} are not used: {error}"))
             case messages.Query(token, request):
                 self.send(messages.QueryReply(token, self.answer(self.plane, request)))
             case _:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
@@ -27,6 +27,15 @@ class Start:
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
     captures: str = ""  # path of the socket of the shadow process
+
+
+@dataclass(frozen=True, slots=True)
+class RulesPart:
+    """Engines and routes of the rules of the next `Start` or `UseRules`: they come before it, in parts, so that no part
+    takes long to read."""
+
+    engines: tuple[EngineSpec, ...] = ()
+    routes: tuple[RouteSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +175,16 @@ class WorkerFailed:
 
 # What holds until another one of its kind comes.
 Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
-Message = Start | UseRules | Setting | ForgetReport | Drain | Query | QueryReply | Decisions | Serving | WorkerFailed
+Message = (
+    Start
+    | RulesPart
+    | UseRules
+    | Setting
+    | ForgetReport
+    | Drain
+    | Query
+    | QueryReply
+    | Decisions
+    | Serving
+    | WorkerFailed
+)

@@ -15,7 +15,8 @@ from gateway.dry_run.recording import RoutingOutcome, outcome_of
 from gateway.protocol.operations import Operation
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Facts, InputFacts
-from gateway.routing.table import Table, used_headers, used_parameters
+from gateway.routing.table import Table
+from gateway.routing.used_fields import used_fields
 
 Json = dict[str, Any]
 
@@ -94,8 +95,8 @@ class Replay:
     def __init__(self, candidate: RulesSpec, against: RulesSpec | None = None) -> None:
         self._candidate = Table(candidate)
         self._against = Table(against) if against is not None else None
-        self._used = used_parameters(candidate)
-        self._headers = used_headers(candidate)
+        used = used_fields(candidate)
+        self._used, self._headers = used.parameters, used.headers
         self._changes: dict[str, dict[tuple[str, str], MovedRequests]] = {"route": {}, "engine": {}, "arm": {}}
         self._tests: Counter[str] = Counter()
         self._nanoseconds: list[int] = []

@@ -65,8 +65,7 @@ def compile_match(spec: MatchSpec, tenant_header: str) -> Match:
         )
     model: Condition[Facts] | None = None
     if spec.model:
-        test = text_test(spec.model)
-        model = Condition("model", spec.model, lambda facts: test(facts.model), lambda facts: facts.model)
+        model = Condition("model", spec.model, _late_test(spec.model), lambda facts: facts.model)
     return Match(model, tuple(head), tuple(body))
 
 
@@ -79,10 +78,27 @@ def all_hold(conditions: tuple[Condition[Subject], ...], subject: Subject) -> bo
 
 
 def text_test(patterns: tuple[str, ...]) -> TextTest:
-    """A test whether a text matches any of the patterns: a set if all are exact, else one regular expression."""
+    """A test whether a text matches any of the patterns: a set if all are exact, the beginning of a single glob with a
+    star at its end, else one regular expression."""
     if all(is_exact(pattern) for pattern in patterns):
         return frozenset(patterns).__contains__
+    beginning, star = patterns[0][:-1], patterns[0][-1]
+    if len(patterns) == 1 and star == "*" and is_exact(beginning):
+        return lambda text: text.startswith(beginning)
     return re.compile("|".join(translate(pattern) for pattern in patterns)).match
+
+
+def _late_test(patterns: tuple[str, ...]) -> Callable[[Facts], object]:
+    """A test of the model, compiled when it is first used: the table compares few of many thousands."""
+    test: TextTest | None = None
+
+    def holds(facts: Facts) -> object:
+        nonlocal test
+        if test is None:
+            test = text_test(patterns)
+        return test(facts.model)
+
+    return holds
 
 
 def as_text(value: Scalar) -> str:

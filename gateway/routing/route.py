@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gateway.config.globs import is_exact
 from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import AnySession, id_of
@@ -32,7 +31,6 @@ class Route:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
         self.model = match.model
-        self.exact_models = tuple(pattern for pattern in spec.match.model if is_exact(pattern))
         self.head = match.head
         self.body = match.body
         self.split = split

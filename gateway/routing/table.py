@@ -1,16 +1,18 @@
 """The compiled rules: one immutable snapshot, replaced as a whole. A request keeps the one that it started with; only
 the weights of experiments may change meanwhile.
 
-A model name selects the routes that can take it, in file order: from a dict if a rule names the model exactly, else by
-matching globs, with a cache of recent names. Then conditions are evaluated in order.
+A model name selects the routes that can take it, in file order: those that name it exactly, those with a glob that
+matches it, and those for any model, with a cache of recent names. Then conditions are evaluated in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from heapq import merge
 
-from gateway.config.globs import is_exact
+from gateway.config.globs import PatternIndex
 from gateway.config.specs import RulesSpec
+from gateway.net.slices import Steps, run_now
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.assignment import Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
@@ -18,70 +20,53 @@ from gateway.routing.layout import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route
 
-_HEADER = "header:"
-
-
-def used_parameters(rules: RulesSpec) -> frozenset[str]:
-    """The body parameters that rules use."""
-    names = {name for route in rules.routes for name in route.match.parameter}
-    return _units(rules, "parameter:") | names | {*rules.identity.session_parameters}
-
-
-def used_headers(rules: RulesSpec) -> frozenset[str]:
-    """The names of all header fields that a decision may depend on, except the session's."""
-    return _headers_of_routes(rules) | _units(rules, _HEADER)
-
-
-def unit_headers(rules: RulesSpec) -> frozenset[str]:
-    """The header fields that only experiments use, as units."""
-    return _units(rules, _HEADER) - _headers_of_routes(rules)
-
-
-def _headers_of_routes(rules: RulesSpec) -> frozenset[str]:
-    names = {name for route in rules.routes for name in route.match.header}
-    if any(route.match.tenant or route.session.history is not None for route in rules.routes):
-        names.add(rules.identity.tenant_header)
-    return frozenset(names)
-
-
-def _units(rules: RulesSpec, kind: str) -> frozenset[str]:
-    """The names of the units of this kind."""
-    units = [each.unit for each in rules.experiments.values()] + [each.unit for each in rules.layers.values()]
-    return frozenset(unit.removeprefix(kind) for unit in units if unit.startswith(kind))
-
-
-# Bounds the cache, because clients choose these names; enough for any real fleet.
+# Bound the cache, because clients choose these names: names beyond those in the rules, and routes of all names.
 MAX_REMEMBERED_MODELS = 4096
+MAX_REMEMBERED_ROUTES = 1 << 18
 
 
 class Table:
     """All routes of one snapshot, ready to decide."""
 
     def __init__(self, rules: RulesSpec, number: int = 0) -> None:
+        run_now(self._compile(rules, number))
+
+    @classmethod
+    def compiled(cls, rules: RulesSpec, number: int) -> Steps[Table]:
+        """Compile in steps."""
+        table = cls.__new__(cls)
+        yield from table._compile(rules, number)
+        return table
+
+    def _compile(self, rules: RulesSpec, number: int) -> Steps[None]:
         experiments = rules.experiments
         members = memberships(tuple(experiments.values()), tuple(rules.layers.values()))
-        self.splits = {name: Split(experiment, members.get(name)) for name, experiment in experiments.items()}
+        self.splits: dict[str, Split] = {}
+        for name, experiment in experiments.items():
+            self.splits[name] = Split(experiment, members.get(name))
+            yield
         self.forcing = Forcing(rules.forcing, experiments)
         self.number = number
         self.digest = rules.digest
         self.engines = rules.engines
         self.identity = rules.identity
-        self.routes = tuple(
-            Route(
-                spec,
-                self.splits[spec.experiment] if spec.experiment else None,
-                rules.engines,
-                rules.identity,
-                self.forcing,
-            )
-            for spec in rules.routes
-        )
-        self.targets = tuple(target for route in self.routes for target in route.targets)
-        patterns = {pattern for spec in rules.routes for pattern in spec.match.model}
-        self._by_model = {model: self._routes_for(model) for model in patterns if is_exact(model)}
-        self._any_model = _until_certain(route for route in self.routes if route.model is None)
-        self._has_globs = not all(is_exact(pattern) for pattern in patterns)
-        self._remembered: dict[str, tuple[Route, ...]] = {}
+        self.routes: list[Route] = []
+        self.targets: list[Target] = []
+        self._by_pattern: PatternIndex[int] = PatternIndex()  # places of routes
+        self._for_any_model: list[int] = []
+        for place, spec in enumerate(rules.routes):
+            split = self.splits[spec.experiment] if spec.experiment else None
+            route = Route(spec, split, rules.engines, rules.identity, self.forcing)
+            self.routes.append(route)
+            self.targets += route.targets
+            for pattern in dict.fromkeys(spec.match.model):
+                self._by_pattern.add(pattern, place)
+            if not spec.match.model:
+                self._for_any_model.append(place)
+            yield
+        self._unnamed = self._until_certain(self._for_any_model)
+        self._by_model: dict[str, tuple[Route, ...]] = {}  # the latest names that rules match
+        self._num_remembered = 0  # routes of all names
 
     def decide(self, facts: Facts, chance: Callable[[], float]) -> Decision | Undecided:
         """The decision for a request; `chance` returns a number in [0, 1), for requests without a unit.
@@ -130,27 +115,35 @@ class Table:
     def candidates(self, model: str) -> tuple[Route, ...]:
         """The routes that can take a model, in order, up to the first that takes all of its requests."""
         routes = self._by_model.get(model)
-        if routes is not None:
-            return routes
-        if not self._has_globs:
-            return self._any_model
-        routes = self._remembered.get(model)
         if routes is None:
-            if len(self._remembered) >= MAX_REMEMBERED_MODELS:
-                del self._remembered[next(iter(self._remembered))]
-            routes = self._remembered[model] = self._routes_for(model)
+            places = self._by_pattern.of(model)
+            if not places:
+                return self._unnamed
+            routes = self._until_certain(merge(*places, self._for_any_model), Facts(model))
+            self._remember(model, routes)
         return routes
 
-    def _routes_for(self, model: str) -> tuple[Route, ...]:
-        facts = Facts(model)
-        return _until_certain(route for route in self.routes if route.model is None or route.model.holds(facts))
+    @property
+    def exact_models(self) -> Collection[str]:
+        """The models that routes name exactly, in their order."""
+        return self._by_pattern.exact
 
+    def _remember(self, model: str, routes: tuple[Route, ...]) -> None:
+        known, most = self._by_model, MAX_REMEMBERED_MODELS + len(self._by_pattern.exact)
+        self._num_remembered += len(routes)
+        while known and (len(known) >= most or self._num_remembered > MAX_REMEMBERED_ROUTES):
+            self._num_remembered -= len(known.pop(next(iter(known))))
+        known[model] = routes
 
-def _until_certain(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """The routes up to the first one without conditions other than the model."""
-    reachable = []
-    for route in routes:
-        reachable.append(route)
-        if not route.head and not route.body:
-            break
-    return tuple(reachable)
+    def _until_certain(self, places: Iterable[int], facts: Facts | None = None) -> tuple[Route, ...]:
+        """The routes at these places that take the model, up to the first without other conditions."""
+        found, last = [], -1
+        for place in places:
+            route = self.routes[place]
+            if place == last or not (route.model is None or facts is None or route.model.holds(facts)):
+                continue
+            last = place
+            found.append(route)
+            if not route.head and not route.body:
+                break
+        return tuple(found)

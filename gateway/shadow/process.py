@@ -55,9 +55,9 @@ class ShadowProcess(ControlledProcess):
                 if part is not None:
                     part.close()
 
-    def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
+    async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
         derived, places = shadow_rules(rules)
-        plane.use_rules(derived, number)
+        plane.use_rules(derived, number)  # at once, with the places: it serves no client
         self._comparator.use(rules, places)
 
     def answer(self, plane: DataPlane, request: Any) -> Any:

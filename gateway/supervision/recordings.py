@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
-from gateway.routing.table import used_headers
+from gateway.routing.used_fields import used_fields
 from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
 
 _log = logging.getLogger("pointsman")
@@ -65,7 +65,7 @@ class Recordings:
         if len(self._paths()) >= _MAX_RECORDINGS:
             raise RecordingError(f"there are {_MAX_RECORDINGS} recordings already: delete some")
         recording = Recording(
-            name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(used_headers(rules)))
+            name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(used_fields(rules).headers))
         )
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
-from gateway.control.channel import ChildProcess
+from gateway.control.channel import ChildProcess, encode
 from gateway.net.backoff import Backoff
 from gateway.observability.metrics import CountersSnapshot
 from gateway.observability.stats import LiveRequest
@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "gateway.worker")
 
+# How long a worker may take to serve: in any case, and for each route and endpoint of the rules. A busy machine
+# compiles a few hundred of them a second.
 _START_SECONDS = 30.0
+_START_SECONDS_EACH = 0.005
 # Between restarts: the first, the longest.
 _PAUSE_SECONDS = 0.1, 5.0
 # A worker that has served this long was healthy: the next restart is immediate again.
@@ -158,8 +161,10 @@ class WorkerPool:
 
     def send(self, message: messages.Message) -> None:
         """Send a message to all workers."""
-        for worker in self._workers:
-            worker.send(message)
+        if self._workers:
+            encoded = encode(message)
+            for worker in self._workers:
+                worker.send_encoded(encoded)
 
     async def drain(self) -> bool:
         """Let requests in flight end, then stop; False where some worker had to be killed."""
@@ -220,14 +225,15 @@ class WorkerPool:
             messages.Start(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures)
         )
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
-        await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        seconds = start_seconds(self._rules)
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         try:
             if serving.done():
                 serving.result()
                 return worker
             if worker.ended.done():
                 raise StartError(f"a {self._name} ended with status {worker.ended.result()}")
-            raise StartError(f"a {self._name} did not serve within {_START_SECONDS:g} s")
+            raise StartError(f"a {self._name} did not serve within {seconds:g} s")
         except StartError:
             self._forget(worker)
             raise
@@ -298,3 +304,9 @@ class WorkerPool:
         is_counted = any(await self.query(query.request))
         if worker in self._workers:
             worker.send(messages.QueryReply(query.token, is_counted))
+
+
+def start_seconds(rules: RulesSpec) -> float:
+    """How long a process may take to serve by these rules."""
+    num_endpoints = sum(len(engine.endpoints) for engine in rules.engines.values())
+    return _START_SECONDS + _START_SECONDS_EACH * (len(rules.routes) + num_endpoints)

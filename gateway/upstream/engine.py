@@ -7,13 +7,16 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import EndpointSpec, EngineSpec, RetrySpec
-from gateway.protocol.engine_load import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint, endpoint_tls
 from gateway.upstream.prefix_index import PrefixIndex
 
 _WINDOW_SECONDS = 10.0
+_NO_MODELS: frozenset[str] = frozenset()
+
+Key = tuple[str, str]  # engine name, endpoint url
 
 
 class RetryBudget:
@@ -187,6 +190,27 @@ class Engine:
 
     def endpoint(self, url: str) -> Endpoint | None:
         return self._by_url.get(url)
+
+    def set_health(
+        self,
+        health: Mapping[Key, Readiness],
+        models: Mapping[Key, frozenset[str]],
+        loads: Mapping[Key, Load | None] = MappingProxyType({}),
+    ) -> None:
+        """Take over the probes' findings, by engine and URL; endpoints without one become unknown. Loads without a
+        report stay."""
+        for endpoint in self.endpoints:
+            key = self.name, endpoint.url
+            endpoint.condition = health.get(key)
+            endpoint.models = models.get(key, _NO_MODELS)
+            if key in loads:
+                endpoint.observe_load(loads[key])
+
+    def set_drained(self, drained: Collection[Key]) -> None:
+        """These endpoints get no new work; nor do those of weight 0. All others do."""
+        weightless = {spec.url for spec in self.spec.endpoints if not spec.weight}
+        for endpoint in self.endpoints:
+            endpoint.is_draining = endpoint.url in weightless or (self.name, endpoint.url) in drained
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:

@@ -17,8 +17,10 @@ from time import monotonic
 from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
+from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
+from gateway.control.collector import collector_paused
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionSampler
@@ -52,6 +54,10 @@ class Worker(ControlledProcess):
         self._ratings: dict[int, asyncio.Future[bool]] = {}  # passed to other workers, by token
         self._last_token = 0
 
+    async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
+        with collector_paused():
+            await super().use_rules(plane, rules, number)
+
     async def start(self, start: messages.Start) -> None:
         set_up_logging(start.settings.log_format)
         store, events = _redis(start)
@@ -73,6 +79,7 @@ class Worker(ControlledProcess):
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 20, 50)
+        gc.enable()
 
     def control_lost(self) -> None:
         if self.plane is None:
@@ -206,5 +213,6 @@ def listener_tls(spec: ListenerTls) -> ssl.SSLContext:
 
 
 def main() -> int:
+    gc.disable()  # until it serves
     retain_buffers()
     return run_child(Worker, "A data-plane process of Pointsman")

@@ -10,7 +10,7 @@ from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import BodyFacts, InputFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Facts, Target
-from gateway.routing.table import used_headers, used_parameters
+from gateway.routing.used_fields import used_fields
 
 TARGET = Target("r", "e", experiment="x", arm="a")
 
@@ -137,5 +137,7 @@ def test_rules_ask_for_these_by_name() -> None:
         }
     ).rules
     assert rules is not None
-    assert used_headers(rules) == {"x-tier", "x-tenant", "x-user"}
-    assert used_parameters(rules) == {"lora", "user", "chat_id"}
+    used = used_fields(rules)
+    assert used.headers == {"x-tier", "x-tenant", "x-user"}
+    assert used.unit_headers == {"x-user"}
+    assert used.parameters == {"lora", "user", "chat_id"}

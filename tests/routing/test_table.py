@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import InputMatch, MatchSpec
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import AnySession, Sequence
+from gateway.routing import matchers
 from gateway.routing import table as table_module
 from gateway.routing.decision import NO_BODY, BodyFacts, Decision, Facts, InputFacts, Target, Undecided
 from gateway.routing.explain import explain
@@ -231,7 +233,30 @@ def test_names_that_callers_invent_do_not_fill_the_memory(monkeypatch: pytest.Mo
     one = table(to("gpu", match=MatchSpec(model=("m*",))), to("cpu"))
     for _ in range(2):
         assert {decide(one, Facts(f"m{number}")).target.engine for number in range(50)} == {"gpu"}
-    assert len(one._remembered) == 10
+    assert len(one._by_model) == 10
+    monkeypatch.setattr(table_module, "MAX_REMEMBERED_ROUTES", 5)
+    decide(one, Facts("m-last"))
+    assert list(one._by_model)[-1] == "m-last"
+    assert sum(map(len, one._by_model.values())) <= 5
+
+
+def test_many_routes_are_compiled_without_asking_each_for_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of 2,000 names and globs compares a model with the routes alone whose patterns may match it."""
+    compared: list[str] = []
+
+    def text_test(patterns: tuple[str, ...]) -> Callable[[str], object]:
+        compared.extend(patterns)
+        return lambda text: fnmatchcase(text, patterns[0])
+
+    monkeypatch.setattr(matchers, "text_test", text_test)
+    exact = [to("cpu", f"e{at}", MatchSpec(model=(f"name-{at}",))) for at in range(1000)]
+    globs = [to("gpu", f"g{at}", MatchSpec(model=(f"glob-{at}-*",))) for at in range(1000)]
+    one = table(*exact, *globs, to("cpu", "rest"))
+    assert not compared
+    assert decide(one, Facts("name-7")).target.route == "e7"
+    assert decide(one, Facts("other")).target.route == "rest"
+    assert decide(one, Facts("glob-77-x")).target.route == "g77"
+    assert compared == ["name-7", "glob-77-*"]
 
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "a*", "?", "*", "ab"]), max_size=2).map(tuple)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gateway.control.messages import Message, QueryReply, SetLogLevel, SetWeight
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
-from gateway.supervision.worker_pool import StartError, WorkerPool
+from gateway.supervision.worker_pool import StartError, WorkerPool, start_seconds
 from gateway.upstream.health import Findings
 from tests.supervision.stage import any_rules, scripted
 
@@ -237,3 +238,20 @@ def test_the_logs_level_outlives_a_worker(tmp_path: Path) -> None:
             return notes.read_text().splitlines()
 
     assert asyncio.run(scene())[-2:] == ["start 1", "level debug"]
+
+
+def test_the_time_to_start_grows_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each route and each endpoint gives a worker more time to serve; the error says how much it had."""
+    rules = any_rules(tmp_path)
+    many = replace(rules, routes=rules.routes * 10_000)
+    assert start_seconds(rules) < 31
+    assert start_seconds(many) > 60
+    monkeypatch.setattr(worker_pool, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(worker_pool, "_START_SECONDS_EACH", 0.1)
+
+    async def scene() -> None:
+        async with force_of("slow", tmp_path) as force:
+            with pytest.raises(StartError, match=r"^a worker did not serve within 0\.3 s$"):
+                await force.start()
+
+    asyncio.run(scene())

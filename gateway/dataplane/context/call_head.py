@@ -66,9 +66,12 @@ _MAX_NAMES = 4096
 class CallTarget:
     """A route's target for calls with one plan: the fields as each endpoint gets them."""
 
-    def __init__(self, plan: CallPlan, route_target: RouteTarget, endpoint: Endpoint | None = None) -> None:
-        """`endpoint` is the only one, where a session has chosen it."""
-        self._plan = plan
+    def __init__(
+        self, path: bytes, fields: list[Field], route_target: RouteTarget, endpoint: Endpoint | None = None
+    ) -> None:
+        """`fields` are the plan's; `endpoint` is the only one, where a session has chosen it."""
+        self._path = path
+        self._fields = fields
         self._at: dict[Endpoint, CallTarget] = {}
         self.route_target = route_target
         self.endpoint = endpoint
@@ -79,14 +82,27 @@ class CallTarget:
         """The same at one of the target's endpoints."""
         target = self._at.get(endpoint)
         if target is None:
-            target = self._at[endpoint] = CallTarget(self._plan, self.route_target, endpoint)
+            target = self._at[endpoint] = CallTarget(self._path, self._fields, self.route_target, endpoint)
         return target
 
     def head(self, endpoint: Endpoint) -> CachedHeaders:
         head = self.heads.get(endpoint)
         if head is None:
-            head = self.heads[endpoint] = CachedHeaders(self._plan.fields_for(self.route_target, endpoint))
+            head = self.heads[endpoint] = CachedHeaders(self._fields_for(endpoint))
         return head
+
+    def _fields_for(self, endpoint: Endpoint) -> list[Field]:
+        """The fields as an endpoint gets them; those that its engine declares replace the caller's."""
+        engine = self.route_target.engine
+        fields = [
+            (b":method", b"POST"),
+            (b":scheme", endpoint.scheme),
+            (b":path", self._path),
+            (b":authority", endpoint.authority),
+            (b"te", b"trailers"),
+        ]
+        fields += [field for field in self._fields if field[0] not in engine.extra_names]
+        return fields + engine.extra_fields
 
 
 class CallPlan:
@@ -181,23 +197,10 @@ class CallPlan:
     def target(self, route_target: RouteTarget) -> CallTarget:
         target = self._targets.get(id(route_target))
         if target is None:
-            target = self._targets[id(route_target)] = CallTarget(self, route_target)
-            if route_target.base is not route_target:
-                target.heads = self.target(route_target.base).heads  # which are the same
+            target = self._targets[id(route_target)] = CallTarget(self.path, self.passing, route_target)
+            if route_target.parent is not None:
+                target.heads = self.target(route_target.parent).heads  # which are the same
         return target
-
-    def fields_for(self, route_target: RouteTarget, endpoint: Endpoint) -> list[Field]:
-        """The fields as an endpoint gets them; those that its engine declares replace the caller's."""
-        engine = route_target.engine
-        fields = [
-            (b":method", b"POST"),
-            (b":scheme", endpoint.scheme),
-            (b":path", self.path),
-            (b":authority", endpoint.authority),
-            (b"te", b"trailers"),
-        ]
-        fields += [field for field in self.passing if field[0] not in engine.extra_names]
-        return fields + engine.extra_fields
 
 
 class _Prefixes(dict[bytes, bytes | None]):

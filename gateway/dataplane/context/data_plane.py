@@ -9,6 +9,7 @@ from collections.abc import Collection
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING
+from weakref import finalize
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
@@ -26,19 +27,21 @@ from gateway.dataplane.context.snapshot import (
     Health,
     Loads,
     Models,
+    Parts,
     Runs,
     Snapshot,
     Weights,
+    free,
 )
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
+from gateway.net.slices import Steps, run_in_slices, run_now
 from gateway.net.timer_wheel import TimerWheel
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Readiness
-from gateway.routing.table import used_parameters
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
 
@@ -80,7 +83,7 @@ class DataPlane:
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         access_log = AccessLog(settings.log_format) if settings.access_log else None
-        self.request_log = RequestLog(access_log, used_parameters(rules))
+        self.request_log = RequestLog(access_log)
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         inputs: SequenceLog  # for routes that replay sequences
         if store is not None:
@@ -96,9 +99,8 @@ class DataPlane:
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._weights, self._runs = NO_WEIGHTS, NO_RUNS
-        self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
-        self.limiter.use(self.snapshot.limits)
-        self._open_tap()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._use(run_now(self._compile(rules, number, None)))
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -109,27 +111,53 @@ class DataPlane:
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
-        before = self.snapshot
-        self.affinity.book.remember_for(rules.identity.session_ttl)
-        self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
-        self.limiter.use(self.snapshot.limits)
-        self._open_tap()
-        self.request_log.use_parameters(used_parameters(rules))
-        self.affinity.book.forget_hashed_endpoints()
-        before.retire(self.snapshot)
+        run_now(self.change_rules(rules, number))
 
-    def _open_tap(self) -> None:
-        if self.snapshot.is_mirrored:
+    def change_rules(self, rules: RulesSpec, number: int) -> Steps[None]:
+        """Swap the rules in steps, between which requests are served by the old ones."""
+        before = self.snapshot
+        health, drained, weights = self._health, self._drained, self._weights
+        snapshot = yield from self._compile(rules, number, before)
+        # All that changes with the rules, at once
+        if health is not self._health:
+            snapshot.set_health(self._health, self._models)
+        if drained is not self._drained:
+            snapshot.set_drained(self._drained)
+        if weights is not self._weights:
+            snapshot.set_weights(self._weights, self._runs)
+        finalize(before, self._free_soon, before.parts()).atexit = False
+        self.affinity.book.remember_for(rules.identity.session_ttl)
+        self._use(snapshot)
+        self.affinity.book.forget_hashed_endpoints()
+        yield
+        yield from before.retire(snapshot)
+
+    def _use(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.read, self.read_call = HeadReader(snapshot, self.settings), CallReader(snapshot, self.settings)
+        self.limiter.use(snapshot.limits)
+        self.request_log.use_parameters(snapshot.parameters_used)
+        if snapshot.is_mirrored:
             self.tap.open()
 
-    def _compile(
-        self, rules: RulesSpec, number: int, before: Snapshot | None
-    ) -> tuple[Snapshot, HeadReader, CallReader]:
-        snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
-        snapshot.set_health(self._health, self._models)
-        snapshot.set_drained(self._drained)
+    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
+        snapshot = yield from Snapshot.compiled(rules, number, self.settings, self.metrics, before)
+        for engine in snapshot.engines.values():
+            engine.set_health(self._health, self._models)
+            engine.set_drained(self._drained)
+            yield
         snapshot.set_weights(self._weights, self._runs)
-        return snapshot, HeadReader(snapshot, self.settings), CallReader(snapshot, self.settings)
+        return snapshot
+
+    def _free_soon(self, parts: Parts) -> None:
+        """No request uses a snapshot any more."""
+        if not self.loop.is_closed():
+            self._start(free(parts))
+
+    def _start(self, steps: Steps[None]) -> None:
+        task = self.loop.create_task(run_in_slices(steps))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
         """Arms of experiments weigh this much from now on, by these rules and those to come, as far as they have them;
@@ -178,6 +206,8 @@ class DataPlane:
     def close(self) -> None:
         """Stop at once."""
         self._sweeper.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.affinity.book.flush()
         for connection in list(self.connections):
             connection.abort()
@@ -187,14 +217,18 @@ class DataPlane:
         self.tap.close()
         self.request_log.close()
 
+    def _sweep_endpoints(self, now: float) -> Steps[None]:
+        for engine in list(self.snapshot.engines.values()):
+            for endpoint in engine.endpoints:
+                endpoint.close_stale(now)
+            yield
+
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it
         now = monotonic()
         for connection in list(self.connections):
             connection.sweep(now)
-        for engine in self.snapshot.engines.values():
-            for endpoint in engine.endpoints:
-                endpoint.close_stale(now)
+        self._start(self._sweep_endpoints(now))
         self._descriptors.look()
         self.wheel.rest()
         self.affinity.book.flush()

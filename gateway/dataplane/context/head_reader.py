@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from copy import copy
 from enum import Enum
 from time import monotonic
 
@@ -237,9 +238,10 @@ class HeadReader:
         self._snapshot = snapshot
         self._settings = settings
         self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), _FEW_DIFFER_IN)
-        self._plans = Memo(self._plan)
+        self._plans = Memo(lambda shared: PreparedHead(read_request_head(shared + b"\r\n\r\n"), snapshot, settings))
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
-        self._requests = Memo(self._read, on_second_sight=True)
+        # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.
+        self._requests = Memo(copy(self)._read, on_second_sight=True)
 
     def __call__(self, head: bytes) -> Request:
         """Read a whole head, from the request line to the empty line.
@@ -300,9 +302,6 @@ class HeadReader:
             return Request(plan, own, b"\r\n".join(passed))
         except ValueError as error:
             raise _bad_request(error) from error
-
-    def _plan(self, shared: bytes) -> PreparedHead:
-        return PreparedHead(read_request_head(shared + b"\r\n\r\n"), self._snapshot, self._settings)
 
     def _read_strictly(self, head: bytes) -> Request:
         """Read a head with all of its fields in the plan; llhttp says what is malformed."""

@@ -38,7 +38,7 @@ class OutcomeRecorder:
 
     def goes_on(self, route_target: RouteTarget) -> None:
         """Another target's engine answers from here."""
-        self._crossed = self._crossed or route_target.base is not self._route_target.base
+        self._crossed = self._crossed or route_target.key is not self._route_target.key
 
     def add(self, generated: GenerationUsage | None) -> None:
         if generated is not None:

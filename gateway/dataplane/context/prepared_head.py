@@ -119,7 +119,7 @@ class PreparedHead:
         self.is_inference = False
         self.arm_selector: ArmSelector | None = None  # where the route is known, and each request has an arm of its own
         self._models: dict[str, PreparedHead] = {}
-        self._leading: dict[int, UpstreamHead] = {}
+        self._leading: dict[object, UpstreamHead] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
         self.api = None
         if path.startswith(_OPENAI_PATHS):
@@ -237,12 +237,12 @@ class PreparedHead:
 
     def leading(self, route_target: RouteTarget) -> UpstreamHead:
         """The head for the target's engine."""
-        found = self._leading.get(id(route_target.base))
+        found = self._leading.get(route_target.key)
         if found is None:
             found = UpstreamHead(
                 self.opening_for(route_target), self.lines_for(route_target.engine), route_target.passes(self.call)
             )
-            self._leading[id(route_target.base)] = found
+            self._leading[route_target.key] = found
         return found
 
     def opening_for(self, route_target: RouteTarget) -> bytes:

@@ -223,11 +223,10 @@ class RequestLog:
     """`is_on`: some log takes ended requests. `keeps_bodies`: bodies are held until then, for the facts that rules may
     read in them."""
 
-    def __init__(self, access_log: AccessLog | None, parameters: Collection[str]) -> None:
-        """`parameters` are those that the rules read."""
+    def __init__(self, access_log: AccessLog | None) -> None:
         self._access_log = access_log
         self._sampler: DecisionSampler | None = None
-        self._parameters = parameters
+        self._parameters: Collection[str] = ()  # those that the rules read
         self.is_on = access_log is not None
         self.keeps_bodies = False
 

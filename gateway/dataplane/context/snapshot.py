@@ -7,9 +7,10 @@ A request keeps the snapshot that it started with. Endpoints with an unchanged d
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
+from typing import Any
 from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
@@ -17,6 +18,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.limit import Limit
+from gateway.net.slices import Steps, run_now
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
@@ -25,8 +27,9 @@ from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
-from gateway.routing.table import Table, unit_headers, used_headers
+from gateway.routing.table import Table
 from gateway.routing.unit_lookup import session_lookup
+from gateway.routing.used_fields import find_used_fields
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
@@ -41,12 +44,15 @@ NO_WEIGHTS: Weights = MappingProxyType({})
 # The number of the run that has set an experiment's weights
 Runs = Mapping[str, int]
 NO_RUNS: Runs = MappingProxyType({})
+# What a snapshot consists of, in lists
+Parts = list[list[Any]]
 
 
 class RouteTarget:
     """A target of the rules with its engine, its counters and the fields of its replies.
 
-    An experiment's arm has one target for each bucket of its units as well, copies of `base` that differ in `meter`.
+    An experiment's arm has one target for each bucket of its units as well, copies of `parent` that differ in `meter`
+    and have the same `key`. `parent` is None in the target itself: a circle would not be freed with its snapshot.
     """
 
     __slots__ = (
@@ -55,13 +61,14 @@ class RouteTarget:
         "_series",
         "_unmeasured",
         "arms",
-        "base",
         "bucket",
         "engine",
         "is_sticky",
+        "key",
         "limits",
         "meter",
         "needs_session",
+        "parent",
         "replay",
         "reply_fields",
         "reply_lines",
@@ -88,7 +95,8 @@ class RouteTarget:
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
         self._series: dict[Endpoint | None, RequestSeries] = {}
-        self.base = self
+        self.key = object()
+        self.parent: RouteTarget | None = None
         self.bucket: int | None = None
         self.meter: Meter | None = None  # where an experiment measures it
         if target.experiment is not None and target.arm is not None:
@@ -108,32 +116,46 @@ class RouteTarget:
             return False
         return traits.takes_binary_tensors
 
+    @property
+    def origin(self) -> RouteTarget:
+        """The target of the route that this one is, or is a copy of."""
+        return self if self.parent is None else self.parent
+
+    def forget_others(self) -> None:
+        """Leave the other targets of the experiment, which are in a circle with this one: its rules are replaced, and
+        no request uses them any more."""
+        self.arms.clear()
+        self._bucket_targets.clear()
+        self._unmeasured = None
+
     def for_bucket(self, bucket: int | None) -> RouteTarget:
         """The same for requests of the units in this bucket; None: for those of no unit."""
-        base = self.base
-        return base if bucket is None or base.meter is None else base.bucket_targets()[bucket]
+        origin = self.origin
+        return origin if bucket is None or origin.meter is None else origin.bucket_targets()[bucket]
 
     def bucket_targets(self) -> list[RouteTarget]:
         """Those of all buckets, built once; none without a meter."""
-        base = self.base
-        if not base._bucket_targets and base.meter is not None:
+        origin = self.origin
+        if not origin._bucket_targets and origin.meter is not None:
             for bucket in range(NUM_BUCKETS):
-                route_target = copy(base)
+                route_target = copy(origin)
+                route_target.parent = origin
                 route_target.bucket = bucket
-                route_target.meter = base.meter.of_bucket(bucket)
-                base._bucket_targets.append(route_target)
-        return base._bucket_targets
+                route_target.meter = origin.meter.of_bucket(bucket)
+                origin._bucket_targets.append(route_target)
+        return origin._bucket_targets
 
     @property
     def unmeasured(self) -> RouteTarget:
         """The same for requests that another handler measures."""
-        base = self.base
-        if base.meter is None:
-            return base
-        if base._unmeasured is None:
-            base._unmeasured = copy(base)
-            base._unmeasured.meter = None
-        return base._unmeasured
+        origin = self.origin
+        if origin.meter is None:
+            return origin
+        if origin._unmeasured is None:
+            origin._unmeasured = copy(origin)
+            origin._unmeasured.parent = origin
+            origin._unmeasured.meter = None
+        return origin._unmeasured
 
     def series(self, endpoint: Endpoint | None) -> RequestSeries:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
@@ -151,15 +173,32 @@ class Snapshot:
     def __init__(
         self, rules: RulesSpec, number: int, settings: Settings, metrics: Metrics, previous: Snapshot | None = None
     ) -> None:
+        run_now(self._compile(rules, number, settings, metrics, previous))
+
+    @classmethod
+    def compiled(
+        cls, rules: RulesSpec, number: int, settings: Settings, metrics: Metrics, previous: Snapshot | None
+    ) -> Steps[Snapshot]:
+        """Compile in steps."""
+        snapshot = cls.__new__(cls)
+        yield from snapshot._compile(rules, number, settings, metrics, previous)
+        return snapshot
+
+    def _compile(
+        self, rules: RulesSpec, number: int, settings: Settings, metrics: Metrics, previous: Snapshot | None
+    ) -> Steps[None]:
         self.number = number
-        self.table = Table(rules, number)
+        self._rules = rules
+        self.table = yield from Table.compiled(rules, number)
         self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
+        used = yield from find_used_fields(rules)
+        self.parameters_used = used.parameters
         # Headers that only experiments assign by: few requests share them.
-        units = unit_headers(rules)
-        self.unit_fields = frozenset(name.encode() for name in units)
-        self.headers_used = used_headers(rules) - units
+        self.unit_fields = frozenset(name.encode() for name in used.unit_headers)
+        self.headers_used = used.headers - used.unit_headers
         # The header and the cookie that name sessions, empty where no target needs them.
         needs_session = any(target.needs_session for target in self.table.targets)
+        yield
         self.session_field = rules.identity.session_header.encode() if needs_session else b""
         cookie = rules.identity.session_cookie if needs_session else None
         self.session_is_own = not self.headers_used & {rules.identity.session_header, "cookie"}
@@ -173,27 +212,36 @@ class Snapshot:
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
+            yield
+        limits = _LimitsOfRoutes(self.limits.values())
         # By identity: comparing the fields of targets would cost more than the rest of the decision.
-        self._route_targets = {}
+        self._route_targets: dict[int, RouteTarget] = {}
+        self._of_experiments: list[RouteTarget] = []
+        self._by_route: dict[str, list[RouteTarget]] = {}  # their arms
+        used_engines: dict[str, Engine] = {}
         for target in self.table.targets:
-            limits = [limit for limit in self.limits.values() if target.route in (limit.spec.routes or [target.route])]
-            engine = self.engines[target.engine]
-            self._route_targets[id(target)] = RouteTarget(
-                target, engine, metrics, settings.name_decision, tuple(limits)
-            )
-        self._by_route: dict[str, list[RouteTarget]] = {}
-        for route_target in self._route_targets.values():
-            arms = self._by_route.setdefault(route_target.spec.route, [])
-            if route_target.spec.is_measured or route_target.spec.experiment is None:
-                arms.append(route_target)
+            engine = used_engines[target.engine] = self.engines[target.engine]
+            route_target = RouteTarget(target, engine, metrics, settings.name_decision, limits.of(target.route))
+            self._route_targets[id(target)] = route_target
+            if target.experiment is not None:
+                self._of_experiments.append(route_target)
+                route_target.split = self.table.splits[target.experiment]
+                arms = self._by_route.setdefault(target.route, [])
+                if target.is_measured:
+                    arms.append(route_target)
+            yield
+        self._used_engines = list(used_engines.values())
         self.set_weights(NO_WEIGHTS)
         # The fields that force arms are for the gateway alone
         forcing = rules.forcing
         self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
-        shadows = {route.name: route.shadow for route in rules.routes if route.shadow is not None}
-        self.is_mirrored = bool(shadows)
-        for route_target in self._route_targets.values():
-            route_target.shadow = shadows.get(route_target.spec.route)
+        self.is_mirrored = False
+        for route, declared in zip(self.table.routes, rules.routes, strict=True):
+            if declared.shadow is not None:
+                self.is_mirrored = True
+                for target in route.targets:
+                    self._route_targets[id(target)].shadow = declared.shadow
+            yield
 
     def route_target(self, target: Target) -> RouteTarget:
         return self._route_targets[id(target)]
@@ -209,50 +257,81 @@ class Snapshot:
         """Set the weights of arms; experiments without an entry get those of the rules. Cached decisions are void."""
         for name, split in self.table.splits.items():
             split.weigh(weights.get(name), runs.get(name, 0))
-        for route_target in self._route_targets.values():
-            spec = route_target.spec
-            if spec.experiment is not None:
-                route_target.split = split = self.table.splits[spec.experiment]
-                route_target.arms.clear()
-                route_target.arms |= {
-                    split.arm_tokens[arm]: other
-                    for other in self._by_route[spec.route]
-                    if (arm := other.spec.arm) and split.shares[arm]
-                }
+        for route_target in self._of_experiments:
+            shared = route_target.split
+            assert shared is not None
+            route_target.arms.clear()
+            route_target.arms |= {
+                shared.arm_tokens[arm]: other
+                for other in self._by_route[route_target.spec.route]
+                if (arm := other.spec.arm) and shared.shares[arm]
+            }
 
     def other_arms(self, route_target: RouteTarget) -> list[RouteTarget]:
         """The targets of the same route's other arms."""
-        return [other for other in self._by_route[route_target.spec.route] if other is not route_target.base]
+        arms = self._by_route.get(route_target.spec.route, ())
+        return [other for other in arms if other is not route_target.origin]
 
     def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
         """Take over the probes' findings; endpoints without one become unknown. Loads without a report stay."""
         for engine in self.engines.values():
-            for endpoint in engine.endpoints:
-                key = engine.name, endpoint.url
-                endpoint.condition = health.get(key)
-                endpoint.models = models.get(key, frozenset())
-                if key in loads:
-                    endpoint.observe_load(loads[key])
+            engine.set_health(health, models, loads)
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work; nor do those of weight 0. All others do."""
         for engine in self.engines.values():
-            weightless = {spec.url for spec in engine.spec.endpoints if not spec.weight}
-            for endpoint in engine.endpoints:
-                endpoint.is_draining = endpoint.url in weightless or (engine.name, endpoint.url) in drained
+            engine.set_drained(drained)
 
-    def retire(self, successor: Snapshot) -> None:
+    def retire(self, successor: Snapshot) -> Steps[None]:
         """Close the idle connections of endpoints that the successor no longer has."""
-        retained = {endpoint for engine in successor.engines.values() for endpoint in engine.endpoints}
-        for engine in self.engines.values():
+        for name, engine in self.engines.items():
+            after = successor.engines.get(name)
+            retained = set(after.endpoints) if after is not None else ()
             for endpoint in engine.endpoints:
                 if endpoint not in retained:
                     endpoint.retire()
+                    yield
+            yield
+
+    def parts(self) -> Parts:
+        """All that takes long to free."""
+        compiled, declared = [self.table.routes, self._route_targets.values(), self.engines.values()], self._rules
+        return [list(part) for part in (*compiled, declared.routes, declared.engines.values())]
 
     def is_ready(self, ready_when: str) -> bool:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
-        ready = [target.engine.is_ready for target in self._route_targets.values()]
+        ready = (engine.is_ready for engine in self._used_engines)
         return any(ready) if ready_when == "any" else all(ready)
+
+
+def free(parts: Parts) -> Steps[None]:
+    """Free the parts of a snapshot that no request uses any more: at once it would take longer than a request may
+    wait."""
+    for part in parts:
+        while part:
+            one = part.pop()
+            if isinstance(one, RouteTarget):
+                one.forget_others()
+            del one
+            yield
+
+
+class _LimitsOfRoutes:
+    """The limits that each route's requests meet, in their order."""
+
+    def __init__(self, limits: Iterable[Limit]) -> None:
+        self._limits = list(limits)
+        self._of_all: list[int] = []
+        self._of_route: dict[str, list[int]] = {}
+        for place, limit in enumerate(self._limits):
+            for route in set(limit.spec.routes):
+                self._of_route.setdefault(route, []).append(place)
+            if not limit.spec.routes:
+                self._of_all.append(place)
+
+    def of(self, route: str) -> tuple[Limit, ...]:
+        places = sorted(self._of_all + self._of_route.get(route, []))
+        return tuple([self._limits[place] for place in places])
 
 
 class ArmSelector:

@@ -39,8 +39,8 @@ class RelayedBlock:
         self.http_status = int(block.fields[0][1]) if is_opening else 200
 
 
-class RelayedBlocks(dict[RouteTarget, RelayedBlock]):
-    """One block of an engine's reply for the clients of each target."""
+class RelayedBlocks(dict[object, RelayedBlock]):
+    """One block of an engine's reply for the clients of each target, by the target's key."""
 
 
 def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
@@ -48,9 +48,9 @@ def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
     cached = block.note
     if not isinstance(cached, RelayedBlocks):
         cached = block.note = RelayedBlocks()
-    relayed_block = cached.get(route_target.base)
+    relayed_block = cached.get(route_target.key)
     if relayed_block is None:
-        relayed_block = cached[route_target.base] = RelayedBlock(block, route_target)
+        relayed_block = cached[route_target.key] = RelayedBlock(block, route_target)
     return relayed_block
 
 

@@ -124,7 +124,7 @@ class StreamRouter:
 
     def _of_all_units(self, target: CallTarget) -> CallTarget:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""
-        return self._plan.target(target.route_target.base)
+        return self._plan.target(target.route_target.origin)
 
     def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, AnySession | None] | Undecided:
         decision = self._plan.decide(names, None, self._head)

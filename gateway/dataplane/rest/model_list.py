@@ -20,6 +20,8 @@ from gateway.upstream.probe import read_models
 _OPERATIONS = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
 _SINCE = int(time())
 _TIMEOUT_SECONDS = 5.0
+# Rules may name many thousands: other requests go on between.
+_NAMES_AT_A_TIME = 32
 
 
 async def list_models(plan: PreparedHead) -> bytes:
@@ -27,11 +29,12 @@ async def list_models(plan: PreparedHead) -> bytes:
     rules send these names to them."""
     snapshot = plan.snapshot
     found: dict[str, str] = {}
-    for route in snapshot.table.routes:
-        for name in route.exact_models:
-            targets = _targets(plan, name)
-            if targets:
-                found.setdefault(name, targets[0].engine)
+    for count, name in enumerate(snapshot.table.exact_models):
+        if count % _NAMES_AT_A_TIME == 0:
+            await asyncio.sleep(0)
+        targets = _targets(plan, name)
+        if targets:
+            found[name] = targets[0].engine
     engines = list(snapshot.engines.values())
     for engine, served in zip(engines, await asyncio.gather(*map(_served, engines)), strict=True):
         for name in served:
@@ -49,7 +52,7 @@ async def one_model(plan: PreparedHead) -> bytes:
     name = plan.call.model or ""
     targets = _targets(plan, name)
     if targets:
-        if any(name in route.exact_models for route in plan.snapshot.table.routes):
+        if name in plan.snapshot.table.exact_models:
             return orjson.dumps(_card(name, targets[0].engine))
         for target in targets:
             engine = plan.snapshot.engines[target.engine]

@@ -63,7 +63,7 @@ class TtlCache(Generic[Value]):
         self._known: dict[tuple[int, tuple[str, ...]], tuple[float, RouteTarget, Value]] = {}
 
     def get(self, route_target: RouteTarget, *key: str) -> Value | None:
-        route_target = route_target.base
+        route_target = route_target.origin
         known = self._known.get((id(route_target), key))
         # Another target may have the identity of one that is gone.
         if known is None or known[1] is not route_target or monotonic() >= known[0]:
@@ -73,7 +73,7 @@ class TtlCache(Generic[Value]):
     def put(self, route_target: RouteTarget, value: Value, *key: str) -> None:
         if len(self._known) >= _MAX_REMEMBERED:
             self._known.clear()
-        route_target = route_target.base
+        route_target = route_target.origin
         self._known[(id(route_target), key)] = (monotonic() + _REMEMBERED_SECONDS, route_target, value)
 
 

@@ -1,0 +1,96 @@
+"""New rules in a worker that serves: compiled in steps, and the old ones freed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
+from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, many, request
+from tests.dataplane.grpc.test_engine_peers import scene
+from tests.dataplane.grpc.test_unary_call import answer
+from tests.dataplane.stage import Engine, load, post, until
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+TENSOR = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
+ONE = "  - {name: all, engine: it}\n"
+EXPERIMENT = """
+  - {name: split, match: {model: "*"}, experiment: x}
+  - {name: all, engine: it}
+experiments:
+  x:
+    unit: 'header:x-user'
+    arms: [{name: one, engine: it, weight: 1}, {name: two, engine: it, weight: 1}]
+"""
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_requests_are_served_between_the_steps_of_a_reload(tmp_path: Path) -> None:
+    """There is a step for each route and each engine; until the last of them requests are served by the old rules."""
+    many = "".join(f"  - {{name: r{at}, match: {{model: m{at}}}, engine: it}}\n" for at in range(200))
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        steps = it.plane.change_rules(load(grpc_rules(engine, routes=many), tmp_path), 2)
+        served_by = [number_of_routes(it) for _ in steps]
+        assert served_by == sorted(served_by)
+        assert served_by.count(1) > 3 * 200  # compiled, with a target, with the fields that it uses
+        call = client.call(INFER)
+        await call.send(request("m7"), ended=True)
+        assert (await call.over()).value("x-pointsman-route") == "r7"
+
+    scene(tmp_path, play, GrpcEngine(answer))
+
+
+def number_of_routes(it: GrpcStage) -> int:
+    return len(it.plane.snapshot.table.routes)
+
+
+def test_replaced_rules_are_freed_at_once(tmp_path: Path) -> None:
+    """When the last connection that had requests under old rules has closed, nothing keeps them: no circle that waits
+    for the collector, which does not look at what a worker has compiled."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        async def ask() -> None:
+            client = await it.grpc()  # a connection keeps the last heads that it had
+            rest = await it.client()
+            for user in ("ann", "bob", "ann"):
+                call = client.call(INFER, ("x-user", user))
+                await call.send(request(), ended=True)
+                assert (await call.over()).status == 0
+                assert (await rest.ask(post("/v2/models/m/infer", TENSOR, f"x-user: {user}"))).status == 200
+                assert (await rest.ask(post("/v2/models/rest/infer", b"{}", f"x-user: {user}"))).status == 200
+            client.abort()
+            rest.close()
+            await until(lambda: len(it.plane.connections) == 1)
+
+        def rules(routes: str) -> Any:
+            text = many(
+                {"it": engine, "rest": plain}, "  - {name: rest, match: {model: rest}, engine: rest}\n" + routes
+            )
+            return load(text, tmp_path)
+
+        plain = Engine()
+        await plain.start()
+        for number, routes in enumerate((EXPERIMENT, ONE, EXPERIMENT), 2):
+            it.plane.use_rules(rules(routes), number)
+            await ask()
+            with no_collector():
+                old = [ref(it.plane.snapshot), ref(it.plane.snapshot.table.routes[-1])]
+                it.plane.use_rules(rules(ONE), number)
+                await until(lambda old=old: not any(each() for each in old))
+        plain.stop()
+
+    scene(tmp_path, play, GrpcEngine(answer))

@@ -1,0 +1,53 @@
+"""Computations in slices."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.net import slices
+from gateway.net.slices import Steps, run_in_slices, run_now
+
+
+def count_to(end: int) -> Steps[int]:
+    for _ in range(end):
+        yield
+    return end
+
+
+def test_the_result_is_the_same_with_and_without_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps run to their end, at once or in slices; in slices the event loop has a turn between any two."""
+    assert run_now(count_to(3)) == 3
+    monkeypatch.setattr(slices, "_SLICE_SECONDS", -1.0)
+
+    async def scene() -> tuple[int, int]:
+        turns = 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.get_running_loop().create_task(take_turns())
+        result = await run_in_slices(count_to(100))
+        task.cancel()
+        return result, turns
+
+    result, turns = asyncio.run(scene())
+    assert result == 100
+    assert turns >= 99
+
+
+def test_what_fails_in_slices_raises() -> None:
+    """An exception of a step reaches whoever waits for the result."""
+
+    def fail() -> Steps[None]:
+        yield
+        raise ValueError("it is wrong")
+
+    with pytest.raises(ValueError, match="it is wrong"):
+        asyncio.run(run_in_slices(fail()))
+    with pytest.raises(ValueError, match="it is wrong"):
+        run_now(fail())

@@ -1,0 +1,79 @@
+"""Messages between the control process and its children: rules travel in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+
+from gateway.config.rules import load_texts
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.control.channel import encode, read_messages
+from gateway.control.messages import Drain, Message, RulesPart, Start, UseRules
+
+NUM_ROUTES, NUM_ENGINES = 500, 60
+
+
+def rules_of(num_routes: int, num_engines: int) -> RulesSpec:
+    lines = ["version: 1", "engines:"]
+    lines += [f"  e{at}: {{endpoints: ['http://127.0.0.1:{at + 1}']}}" for at in range(num_engines)]
+    lines += ["routes:"]
+    lines += [f"  - {{name: r{at}, match: {{model: m{at}}}, engine: e{at % num_engines}}}" for at in range(num_routes)]
+    lines += ["tests: [{name: t, request: {model: m0}, expect: {route: r0}}]"]
+    rules = load_texts({"r.yaml": "\n".join(lines)}).rules
+    assert rules is not None
+    return rules
+
+
+def frames_of(encoded: bytes) -> list[bytes]:
+    found = []
+    while encoded:
+        length = int.from_bytes(encoded[:4], "big")
+        found.append(encoded[4 : 4 + length])
+        encoded = encoded[4 + length :]
+    return found
+
+
+def test_no_part_of_rules_is_long() -> None:
+    """The parts have a few dozen routes or engines each, and the message that they belong to has none."""
+    messages = [pickle.loads(frame) for frame in frames_of(encode(UseRules(rules_of(NUM_ROUTES, NUM_ENGINES), 7)))]
+    assert all(isinstance(message, RulesPart) for message in messages[:-1])
+    assert sum(len(message.routes) for message in messages[:-1]) == NUM_ROUTES
+    assert sum(len(message.engines) for message in messages[:-1]) == NUM_ENGINES
+    assert max(len(message.routes) + len(message.engines) for message in messages[:-1]) <= 32
+    assert (messages[-1].rules.engines, messages[-1].rules.routes) == ({}, ())
+
+
+def test_rules_arrive_whole_while_others_have_turns() -> None:
+    """A reader gets the rules as they were sent, but for their tests, and the event loop has a turn after each part.
+    Meanwhile nothing is collected, and afterwards as before."""
+    rules = rules_of(NUM_ROUTES, NUM_ENGINES)
+    sent: list[Message] = [Start(Settings(), rules, 1), UseRules(rules, 2), Drain()]
+
+    async def scene() -> tuple[list[Message], int]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(map(encode, sent)))
+        reader.feed_eof()
+        turns = 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.get_running_loop().create_task(take_turns())
+        received = [message async for message in read_messages(reader)]
+        task.cancel()
+        return received, turns
+
+    (start, use_rules, drain), turns = asyncio.run(scene())
+    assert isinstance(start, Start) and isinstance(use_rules, UseRules) and isinstance(drain, Drain)
+    for received in (start.rules, use_rules.rules):
+        assert received.routes == rules.routes
+        assert list(received.engines) == list(rules.engines)
+        assert received.engines == rules.engines
+        assert received.digest == rules.digest
+    assert turns >= 2 * (NUM_ROUTES // 32 + NUM_ENGINES // 32)
+    assert gc.isenabled()
