@@ -16,6 +16,7 @@ from gateway.cli.engine_commands import CONTEXT, PROGRAMS, doctor, program
 from gateway.cli.explain import explain
 from gateway.cli.serve import serve
 from gateway.cli.up import up
+from gateway.net.collector import relax_collector
 
 P = ParamSpec("P")
 
@@ -78,4 +79,5 @@ for _name in PROGRAMS:
 
 
 def main() -> None:
+    relax_collector()
     app()

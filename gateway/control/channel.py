@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
-from gateway.control.collector import collector_paused
 from gateway.control.messages import Message, RulesPart, Start, UseRules
+from gateway.net.collector import collector_paused
 
 _LENGTH = struct.Struct(">I")
 # Engines and routes of one part, which take less than a millisecond to read.

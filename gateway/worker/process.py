@@ -20,13 +20,13 @@ from gateway.config.settings import ListenerTls, Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
-from gateway.control.collector import collector_paused
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionSampler
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
+from gateway.net.collector import collector_paused, relax_collector
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import BoundedRedis
@@ -36,8 +36,6 @@ _log = logging.getLogger("gateway.worker")
 _BACKLOG = 4096
 # Longer than the half second for which the control process waits for other workers.
 _FEEDBACK_SECONDS = 1.0
-# The hot path creates no reference cycles; the default threshold of 700 would make collections cost more than routing.
-_GC_THRESHOLD = 20_000
 
 # <malloc.h>: the size from which a block is mapped on its own, and how much free memory is kept at the top.
 _M_TRIM_THRESHOLD = -1
@@ -78,7 +76,7 @@ class Worker(ControlledProcess):
         # What is loaded by now stays loaded: exempt it from every later collection.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 20, 50)
+        relax_collector()
         gc.enable()
 
     def control_lost(self) -> None:
