@@ -325,8 +325,8 @@ class CallReader:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), _FEW_DIFFER_IN)
         self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
-        self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
-        self._plans = Memo(lambda key: self._new_plan(fields_of(key.split(b"\0"))))
+        new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
+        self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
     def __call__(self, block: Block) -> CallHead:
         if block.has_blanks:
