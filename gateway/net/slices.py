@@ -12,25 +12,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A computation that yields wherever it may be interrupted, several times a millisecond, and returns its result.
-Steps = Generator[None, None, T]
-
 # Several computations may run at a time.
 _SLICE_SECONDS = 0.0005
 
 
-def run_now(steps: Steps[T]) -> T:
-    """The result, computed without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
-async def run_in_slices(steps: Steps[T]) -> T:
-    """The result, computed in slices of half a millisecond."""
+async def run_in_slices(steps: Generator[None, None, T]) -> T:
+    """The result of steps (see `gateway.routing.steps`), computed in slices of half a millisecond."""
     while True:
         until = perf_counter() + _SLICE_SECONDS
         try:

@@ -12,13 +12,13 @@ from heapq import merge
 
 from gateway.config.globs import PatternIndex
 from gateway.config.specs import RulesSpec
-from gateway.net.slices import Steps, run_now
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.assignment import Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.layout import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route
+from gateway.routing.steps import Steps, run_now
 
 # Bound the cache, because clients choose these names: names beyond those in the rules, and routes of all names.
 MAX_REMEMBERED_MODELS = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.config.specs import RulesSpec
-from gateway.net.slices import Steps, run_now
+from gateway.routing.steps import Steps, run_now
 
 _HEADER = "header:"
 _PARAMETER = "parameter:"

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from gateway.net import slices
-from gateway.net.slices import Steps, run_in_slices, run_now
+from gateway.net.slices import run_in_slices
+from gateway.routing.steps import Steps, run_now
 
 
 def count_to(end: int) -> Steps[int]:

@@ -37,11 +37,12 @@ from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
-from gateway.net.slices import Steps, run_in_slices, run_now
+from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Readiness
+from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
 

@@ -18,7 +18,6 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.limit import Limit
-from gateway.net.slices import Steps, run_now
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
@@ -27,6 +26,7 @@ from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
+from gateway.routing.steps import Steps, run_now
 from gateway.routing.table import Table
 from gateway.routing.unit_lookup import session_lookup
 from gateway.routing.used_fields import find_used_fields
