@@ -73,7 +73,7 @@ def host(
         Flag, _flag(_REPOSITORY, "Exit where a model fails to load at the start; if false, serve the others.")
     ] = "true",
     listen_on: options.ListenOn = "127.0.0.1",
-    name: Annotated[str, option(SERVER, "The server's name in /v2.", "--id")] = "pointsman-host",
+    name: Annotated[str, option(SERVER, "The server's name in its metadata.", "--id")] = "triton",
     exit_timeout_secs: Annotated[
         float, option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
     ] = 30.0,
@@ -134,6 +134,19 @@ def host(
     allow_metrics: Annotated[Flag, _flag(_METRICS, "Serve Prometheus metrics.")] = "true",
     metrics_port: Annotated[int, port_option(_METRICS, "metrics")] = 8102,
     metrics_address: Annotated[str | None, _address(_METRICS, "metrics")] = None,
+    metrics_config: Annotated[
+        list[str] | None,
+        _texts(
+            _METRICS,
+            "SETTING=VALUE",
+            "counter_latencies=false leaves out the latencies' counters, summary_latencies=true adds summaries, "
+            "summary_quantiles=0.5:0.05,0.9:0.01 names their quantiles, each with an error that is not used.",
+        ),
+    ] = None,
+    pinned_memory_pool_byte_size: Annotated[
+        int,
+        option(_METRICS, "Reported as the size of the pinned memory pool; the host has none.", min=0, metavar="BYTES"),
+    ] = 256 * _MEBIBYTE,
     trace_config: Annotated[
         list[str] | None,
         _texts(
@@ -175,6 +188,7 @@ def host(
     """
     from engines.host.client_limits import ClientLimits
     from engines.host.logs import LogSettings
+    from engines.host.metrics_config import read_metrics_options
     from engines.host.restricted_apis import grpc_restrictions, http_restrictions
     from engines.host.server.run import run
     from engines.host.settings import Address, HostSettings
@@ -220,6 +234,9 @@ def host(
         ),
         http_restrictions=read("http-restricted-api", lambda: http_restrictions(http_restricted_api or ())),
         grpc_restrictions=read("grpc-restricted-protocol", lambda: grpc_restrictions(grpc_restricted_protocol or ())),
+        metrics_config=read(
+            "metrics-config", lambda: read_metrics_options(metrics_config or (), pinned_memory_pool_byte_size)
+        ),
         trace=read("trace-config", lambda: read_trace_options(trace_config or ())),
     )
     logs = LogSettings(

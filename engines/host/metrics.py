@@ -14,8 +14,10 @@ from typing import Any
 
 from engines.core.processes import memory_of_one
 from engines.host.exchange import Application, Exchange
+from engines.host.metrics_config import MetricsConfig
 from engines.host.model import HostedModel
 from engines.host.statistics import Duration
+from engines.host.summaries import summary_families
 from engines.scheduling.cache import ResponseCache
 from gateway.protocol import prometheus_text
 from gateway.protocol.prometheus_text import MetricSample, PrometheusFamily
@@ -31,16 +33,16 @@ _COUNTERS: tuple[Counter, ...] = (
         "Number of model executions performed (does not include cached requests)",
         "execution_count",
     ),
-    *(
-        (f"inference_{name}_duration_us", f"Cumulative {text} duration in microseconds ({cached})", attribute)
-        for name, text, cached, attribute in (
-            ("request", "inference request", "includes cached requests", "success"),
-            ("queue", "inference queuing", "includes cached requests", "queue"),
-            ("compute_input", "compute input", "does not include cached requests", "compute_input"),
-            ("compute_infer", "compute inference", "does not include cached requests", "compute_infer"),
-            ("compute_output", "inference compute output", "does not include cached requests", "compute_output"),
-        )
-    ),
+)
+_LATENCY_COUNTERS: tuple[Counter, ...] = tuple(
+    (f"inference_{name}_duration_us", f"Cumulative {text} duration in microseconds ({cached})", attribute)
+    for name, text, cached, attribute in (
+        ("request", "inference request", "includes cached requests", "success"),
+        ("queue", "inference queuing", "includes cached requests", "queue"),
+        ("compute_input", "compute input", "does not include cached requests", "compute_input"),
+        ("compute_infer", "compute inference", "does not include cached requests", "compute_infer"),
+        ("compute_output", "inference compute output", "does not include cached requests", "compute_output"),
+    )
 )
 _CACHE_COUNTERS: tuple[Counter, ...] = (
     ("cache_num_hits_per_model", "Number of cache hits per model", "cache_hits"),
@@ -73,8 +75,9 @@ def cache_families(cache: ResponseCache) -> Iterator[PrometheusFamily]:
         yield _gauge(f"nv_cache_{name}", text, [MetricSample(value)])
 
 
-def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
+def families(models: Iterable[HostedModel], config: MetricsConfig | None = None) -> Iterator[PrometheusFamily]:
     """The metrics of models and machine, as of now."""
+    config = config or MetricsConfig()
     served = sorted(models, key=lambda model: (model.name, int(model.version)))
     yield _counter(_COUNTERS[0], served)
     yield PrometheusFamily(
@@ -82,50 +85,57 @@ def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
         "Number of failed inference requests, all batch sizes",
         "counter",
         samples=[
-            MetricSample(count, {**_labels(model), "reason": reason})
+            MetricSample(count, {**model.metric_labels, "reason": reason})
             for model in served
             for reason, count in model.statistics.failures.items()
         ],
     )
-    for counter in _COUNTERS[1:]:
+    for counter in (*_COUNTERS[1:], *(_LATENCY_COUNTERS if config.counter_latencies else ())):
         yield _counter(counter, served)
     yield _gauge(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
-        [MetricSample(model.num_pending, _labels(model)) for model in served],
+        [MetricSample(model.num_pending, model.metric_labels) for model in served],
     )
     yield _gauge(
         "pointsman_requests_in_flight",
         "Requests that are waiting or running, per model",
-        [MetricSample(model.num_in_flight, _labels(model)) for model in served],
+        [MetricSample(model.num_in_flight, model.metric_labels) for model in served],
     )
-    for counter in _CACHE_COUNTERS:
+    for counter in _CACHE_COUNTERS if config.counter_latencies else ():
         yield _counter(counter, [model for model in served if model.is_cached])
+    if config.summary_latencies:
+        yield from summary_families(served, config.quantiles)
     # A decoupled text model sends a response a token, or nearly: their rate is the closest to tokens a second.
     yield PrometheusFamily(
         "pointsman_stream_responses_total",
         "Responses sent by decoupled models; of a language model about one a token",
         "counter",
         samples=[
-            MetricSample(model.statistics.num_responses, _labels(model)) for model in served if model.is_decoupled
+            MetricSample(model.statistics.num_responses, model.metric_labels) for model in served if model.is_decoupled
         ],
     )
     yield _gauge(
         "pointsman_instance_memory_bytes",
         "Memory of the processes that run a model's instances, on a Mac with what they hold on the GPU, in bytes",
         [
-            MetricSample(size, {**_labels(model), "pid": str(pid)})
+            MetricSample(size, {**model.metric_labels, "pid": str(pid)})
             for model in served
             for pid in model.pids()
             if (size := memory_of_one(pid)) is not None
         ],
     )
     yield from _machine()
+    # Pinned memory speeds up copies to GPUs, which the host leaves to the models' frameworks.
+    for name, size in (("total", config.pinned_pool_bytes), ("used", 0)):
+        text = f"Pinned memory pool {name} memory size, in bytes"
+        yield _gauge(f"nv_pinned_memory_pool_{name}_bytes", text, [MetricSample(size)])
 
 
 def _machine() -> Iterator[PrometheusFamily]:
     total, used = _machine_memory()
     for name, text, value in (
+        ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", _cpu_utilization()),
         ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
         ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
         ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", memory_of_one(os.getpid())),
@@ -136,6 +146,21 @@ def _machine() -> Iterator[PrometheusFamily]:
     for name in ("total", "used"):
         samples = [MetricSample(int(getattr(memory, name)), {"gpu_uuid": uuid}) for uuid, memory in gpus]
         yield _gauge(f"nv_gpu_memory_{name}_bytes", f"GPU {name} memory, in bytes", samples)
+
+
+def _cpu_utilization() -> float | None:
+    """The share of the machine's processor time that was used since the last call; None where the platform does not
+    report it."""
+    global _cpu_times
+    with suppress(OSError, ValueError, IndexError):
+        times = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        total, idle = sum(times), times[3] + times[4]
+        (before, idle_before), _cpu_times = _cpu_times, (total, idle)
+        return 1 - (idle - idle_before) / max(1, total - before)
+    return None
+
+
+_cpu_times = (0, 0)  # in total, and idle, at the last call
 
 
 def _machine_memory() -> tuple[int | None, int | None]:
@@ -182,16 +207,12 @@ def _counter(counter: Counter, models: Iterable[HostedModel]) -> PrometheusFamil
         value: int | Duration = getattr(model.statistics, attribute)
         if isinstance(value, Duration):
             value = value.ns // 1000 if "_duration" in name else value.count
-        samples.append(MetricSample(value, _labels(model)))
+        samples.append(MetricSample(value, model.metric_labels))
     return PrometheusFamily(f"nv_{name}", text, "counter", samples=samples)
 
 
 def _gauge(name: str, text: str, samples: list[MetricSample]) -> PrometheusFamily:
     return PrometheusFamily(name, text, "gauge", samples=samples)
-
-
-def _labels(model: HostedModel) -> dict[str, str]:
-    return {"model": model.name, "version": model.version, **model.metric_tags}
 
 
 def metrics_app(families: Callable[[], Iterable[PrometheusFamily]]) -> Application:

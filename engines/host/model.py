@@ -95,7 +95,8 @@ class HostedModel:
         )
         self.has_batches: bool = config.max_batch_size > 0
         self.is_cached = is_cached
-        self.metric_tags: Mapping[str, str] = dict(config.metric_tags)
+        tags = {f"_{name}": value for name, value in config.metric_tags.items()}
+        self.metric_labels: Mapping[str, str] = {"model": self.name, "version": self.version, **tags}
         self.num_in_flight = 0
         self.pids = pids
         self._scheduler = scheduler

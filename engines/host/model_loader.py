@@ -15,7 +15,8 @@ from engines.host.cache_setup import response_cache
 from engines.host.custom_metrics import CustomMetrics
 from engines.host.model import HostedModel
 from engines.host.settings import HostSettings
-from engines.host.statistics import CountedInstance, Statistics
+from engines.host.statistics import CountedInstance, Duration, Statistics
+from engines.host.summaries import SummarizedDuration
 from engines.host.tracing import Tracer
 from engines.host.warmup import samples, warm_up
 from engines.repository import Repository
@@ -206,7 +207,10 @@ class Loader:
 
     def _statistics(self, spec: ModelSpec) -> Statistics:
         is_decoupled = spec.config.model_transaction_policy.decoupled
-        return Statistics(self._clock.now_ns, lambda: time.time_ns() // 1_000_000, is_decoupled=is_decoupled)
+        now_ns = self._clock.now_ns
+        is_summarized = self._settings.metrics_config.summary_latencies
+        duration = (lambda: SummarizedDuration(now_ns)) if is_summarized else Duration
+        return Statistics(now_ns, lambda: time.time_ns() // 1_000_000, is_decoupled=is_decoupled, duration=duration)
 
     def _backend_options(self, backend: str) -> dict[str, str]:
         """The options of all backends, and of this one."""

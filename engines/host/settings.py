@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engines.host.client_limits import ClientLimits
+from engines.host.metrics_config import MetricsConfig
 from engines.host.restricted_apis import Restrictions
 from engines.host.trace_settings import TraceSettings
 
@@ -30,7 +31,7 @@ class HostSettings:
     http: Address | None = Address("127.0.0.1", 8100)
     grpc: Address | None = Address("127.0.0.1", 8101)
     metrics: Address | None = Address("127.0.0.1", 8102)
-    name: str = "pointsman-host"
+    name: str = "triton"
     control_mode: str = "none"  # none, poll, explicit
     load_models: tuple[str, ...] = ()
     repository_poll_seconds: float = 15.0
@@ -48,3 +49,4 @@ class HostSettings:
     http_restrictions: Restrictions = field(default_factory=dict)
     grpc_restrictions: Restrictions = field(default_factory=dict)
     trace: TraceSettings = field(default_factory=TraceSettings)
+    metrics_config: MetricsConfig = field(default_factory=MetricsConfig)

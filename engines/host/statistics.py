@@ -38,24 +38,32 @@ _RESPONSE_FIELDS = ("compute_infer", "compute_output", "success", "fail", "empty
 class Statistics:
     """The counters of one model version. Durations are nanoseconds.
 
-    `now_ns` is the clock of the calls, `now_ms` the wall clock: milliseconds since 1970.
+    `now_ns` is the clock of the calls, `now_ms` the wall clock: milliseconds since 1970. `duration` makes the durations
+    of the metrics.
     """
 
-    def __init__(self, now_ns: Callable[[], int], now_ms: Callable[[], int], *, is_decoupled: bool = False) -> None:
+    def __init__(
+        self,
+        now_ns: Callable[[], int],
+        now_ms: Callable[[], int],
+        *,
+        is_decoupled: bool = False,
+        duration: Callable[[], Duration] = Duration,
+    ) -> None:
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._is_decoupled = is_decoupled
         self.last_inference_ms = 0
         self.inference_count = 0
         self.execution_count = 0
-        self.success = Duration()
+        self.success = duration()
         self.fail = Duration()
-        self.queue = Duration()
-        self.compute_input = Duration()
-        self.compute_infer = Duration()
-        self.compute_output = Duration()
-        self.cache_hits = Duration()
-        self.cache_misses = Duration()
+        self.queue = duration()
+        self.compute_input = duration()
+        self.compute_infer = duration()
+        self.compute_output = duration()
+        self.cache_hits = duration()
+        self.cache_misses = duration()
         self._hits: set[InferenceCall] = set()  # answered from the cache, not ended yet
         self.failures = dict.fromkeys(REASONS, 0)
         self.batches: dict[int, Durations] = {}  # by batch size

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+import orjson
+
 from engines.core.errors import EngineError, ErrorCode, internal
 from engines.host.client_limits import ClientLimits
 from engines.host.exchange import JSON, Direct, Exchange, error_json
@@ -108,11 +110,20 @@ class RestApp:
         except GatewayError as error:
             await exchange.reply(error.status.http, error_json(error.message), JSON)
             return
-        headers = () if call.operation in _HEALTH else (JSON,)
-        await exchange.reply(reply.status, reply.body, *headers)
+        state = _HEALTH.get(call.operation)
+        if state is None:
+            await exchange.reply(reply.status, reply.body, JSON)
+        elif JSON[1] in exchange.headers.get(b"accept", b""):
+            # The body of the V2 protocol, which KServe's clients read; Triton's is empty.
+            name = {"name": call.model} if call.operation is Operation.MODEL_READY else {}
+            body = orjson.dumps({**name, state: getattr(response, state)})
+            await exchange.reply(reply.status, body, JSON)
+        else:
+            await exchange.reply(reply.status, reply.body)
 
 
-_HEALTH = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY})
+# The field of the reply.
+_HEALTH = {Operation.SERVER_LIVE: "live", Operation.SERVER_READY: "ready", Operation.MODEL_READY: "ready"}
 
 
 _LOG_SETTINGS: dict[str, Callable[[Any], Any]] = {

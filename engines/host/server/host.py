@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from engines.core.errors import EngineError
 from engines.host import metrics
@@ -19,7 +18,7 @@ from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
 from engines.host.restricted_apis import RestrictedApis
-from engines.host.service import Service
+from engines.host.service import TRITON_VERSION, Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.tracing import Tracer
@@ -83,7 +82,7 @@ class Host:
             tracer=self._tracer,
             logs=logs,
             name=settings.name,
-            version=_version(),
+            version=TRITON_VERSION,
             restrictions={
                 "rest": RestrictedApis(settings.http_restrictions),
                 "grpc": RestrictedApis(settings.grpc_restrictions),
@@ -165,7 +164,7 @@ class Host:
             await closing
 
     def _families(self) -> Iterator[PrometheusFamily]:
-        yield from metrics.families(self._loader.models)
+        yield from metrics.families(self._loader.models, self._settings.metrics_config)
         if self._loader.cache is not None:
             yield from metrics.cache_families(self._loader.cache)
         yield from self._loader.custom_metrics.families()
@@ -174,10 +173,3 @@ class Host:
 def _cannot_listen(name: str, address: Address, error: OSError) -> StartError:
     where = f"{address.host}:{address.port}"
     return StartError(f"cannot listen on {where}: {error.strerror or error}; choose with --{name}-port")
-
-
-def _version() -> str:
-    try:
-        return version("pointsman")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0"

@@ -27,7 +27,8 @@ REPOSITORIES = (SIMPLE_MODELS, ENGINE_MODELS, BROKEN_MODELS)
 _PATTERN = r"x-forward-.*|^x-(?P<kind>\pL[[:digit:]])\z|(?-i)X-Case-.|\Qx.y\E"
 FORWARDED = [f"--{front}-header-forward-pattern={_PATTERN}" for front in ("http", "grpc")]
 CACHE = ["--cache-config=local,size=4194304"]
-EXPLICIT = ["--model-control-mode=explicit", "--rate-limit=execution_count", *FORWARDED, *CACHE]
+SUMMARIES = ["--metrics-config=summary_latencies=true", "--metrics-config=summary_quantiles=0.5:0.05,1:0.001"]
+EXPLICIT = ["--model-control-mode=explicit", "--rate-limit=execution_count", *FORWARDED, *CACHE, *SUMMARIES]
 
 # Triton takes some seconds to load a model while others load.
 LOAD_SECONDS = 60.0

@@ -258,3 +258,15 @@ def test_cancelled_on_a_stream(pair: Pair) -> None:
     triton, host = pair.ask(ask)
     assert triton == "[b'cancelled']"
     assert_alike("cancelled on a stream", triton, host)
+
+
+def test_the_server_is_triton(pair: Pair) -> None:
+    """Both fronts report Triton's name, version and extensions, by which clients know it."""
+
+    def ask(server: Server) -> list[Any]:
+        with rest_client(server) as rest, grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as grpc:
+            return [rest.get_server_metadata(), grpc.get_server_metadata(as_json=True)]
+
+    triton, host = pair.ask(ask)
+    assert triton[0]["name"] == "triton"
+    assert_alike("server metadata", triton, host)

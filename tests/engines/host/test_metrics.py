@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engines.host import metrics
 from engines.host.exchange import Exchange, Fields
 from engines.host.metrics import metrics_app
+from engines.host.metrics_config import MetricsConfig
 from gateway.protocol import prometheus_text
 from tests.engines.host.parts import config_of, ints
 from tests.engines.host.test_model import ECHO, Stage
@@ -47,7 +48,7 @@ def test_models_are_reported_under_triton_s_names() -> None:
     families = reported(text)
     for name, kind in TRITONS.items():
         assert f"# TYPE {name} {kind}\n" in text
-        assert families[name].samples[0].labels.items() >= {"model": "echo", "version": "1", "team": "a"}.items()
+        assert families[name].samples[0].labels.items() >= {"model": "echo", "version": "1", "_team": "a"}.items()
     assert {
         name: families[name].samples[0].value
         for name in ("nv_inference_count", "nv_inference_pending_request_count", "pointsman_requests_in_flight")
@@ -60,6 +61,19 @@ def test_models_are_reported_under_triton_s_names() -> None:
     assert reasons == ["REJECTED", "CANCELED", "BACKEND", "OTHER"]
     assert families["pointsman_host_memory_bytes"].samples[0].value > 1e6
     assert "nv_cache_num_hits_per_model" not in families  # it has no cache
+
+
+def test_latencies_are_chosen() -> None:
+    """Without counters of latencies the counts stay; the pinned memory pool is reported with its configured size."""
+
+    async def scenario() -> str:
+        stage = Stage(config_of(ECHO))
+        config = MetricsConfig(counter_latencies=False, pinned_pool_bytes=64)
+        return prometheus_text.write(f for f in metrics.families([stage.model], config) if f.samples).decode()
+
+    text = asyncio.run(scenario())
+    assert {name for name in TRITONS if name in text} == {name for name in TRITONS if not name.endswith("_us")}
+    assert "nv_pinned_memory_pool_total_bytes 64\n" in text and "nv_pinned_memory_pool_used_bytes 0\n" in text
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,24 @@ def test_health_has_no_body(path):
     assert send_request("GET", "/v2/health/ready", service=service).status == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v2/health/live", b'{"live":true}'),
+        ("/v2/health/ready", b'{"ready":true}'),
+        ("/v2/models/adder/ready", b'{"name":"adder","ready":true}'),
+    ],
+)
+def test_health_in_json(path, body):
+    """A client that accepts JSON gets the body of the V2 protocol, as KServe's do."""
+    reply = send_request("GET", path, accept="application/json")
+    assert (reply.status, reply.body, reply.headers["content-type"]) == (200, body, "application/json")
+    service = FakeService()
+    service.is_ready = False
+    reply = send_request("GET", "/v2/health/ready", service=service, accept="text/html, application/json")
+    assert (reply.status, reply.body) == (400, b'{"ready":false}')
+
+
 def test_control_operations():
     """In the form of Triton's REST."""
     assert json.loads(send_request("GET", "/v2").body) == {
