@@ -86,6 +86,15 @@ def host(
         float,
         option(SERVER, "Close a client that reads nothing of its reply for this time; 0 disables the timeout.", min=0),
     ] = 60.0,
+    half_close_timeout_secs: Annotated[
+        float,
+        option(
+            SERVER,
+            "Time to answer a REST client that has closed its sending half, as one that has gone has too; then its "
+            "request is cancelled. 0 disables the timeout.",
+            min=0,
+        ),
+    ] = 5.0,
     allow_client_shm: Annotated[Flag, _flag(SERVER, "Let clients register POSIX shared memory.")] = "true",
     allow_http: Annotated[Flag, _flag(_HTTP, "Serve REST.")] = "true",
     http_port: Annotated[int, port_option(_HTTP, "REST")] = 8100,
@@ -230,6 +239,7 @@ def host(
                 compression_level=levels[grpc_infer_response_compression_level],
                 receive_seconds=receive_timeout_secs or None,
                 send_seconds=send_timeout_secs or None,
+                half_close_seconds=half_close_timeout_secs or None,
             ),
         ),
         http_restrictions=read("http-restricted-api", lambda: http_restrictions(http_restricted_api or ())),

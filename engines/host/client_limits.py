@@ -31,6 +31,8 @@ class ClientLimits:
     keepalive_timeout_seconds: float = 20.0  # without an answer the connection is closed
     receive_seconds: float | None = 60.0  # for the next byte of a body, or for a complete head
     send_seconds: float | None = 60.0  # for the client to read more of what waits
+    # For the reply to a client that has closed its half of the connection: it may have gone.
+    half_close_seconds: float | None = 5.0
     max_connection_seconds: float | None = None
     max_idle_seconds: float | None = None
 

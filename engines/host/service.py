@@ -27,9 +27,6 @@ from gateway.protocol.protobuf import Message, message
 
 _log = logging.getLogger(__name__)
 
-# The Triton that the host stands for, as clients see it that check the version.
-TRITON_VERSION = "2.51.0"
-
 # In Triton's order.
 EXTENSIONS = (
     *("classification", "sequence", "model_repository", "model_repository(unload_dependents)"),

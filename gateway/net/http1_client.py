@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Protocol, cast
 
 from gateway.net.pool import Pool, Waiter
+from gateway.net.sockets import reset
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk, payload_of
 from gateway.wire.http1.head import HEAD_END, ResponseHead, read_response_head
@@ -93,9 +94,10 @@ class Http1ClientConnection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def abandon(self) -> None:
-        """Cancel the request: HTTP/1.1 has no other way than to close the connection."""
+        """Cancel the request: HTTP/1.1 has no other way than to close the connection. A reset says
+        that the reply is not wanted; a plain close may be that of a client that sends nothing more and still reads."""
         self.receiver = None
-        self._transport.abort()
+        reset(self._transport)
 
     def close(self) -> None:
         self._transport.close()

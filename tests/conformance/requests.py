@@ -237,6 +237,16 @@ REQUESTS = {
             ("wrong type", "text", {"text_input": 5}, 500),
         )
     },
+    **{
+        f"{operation}, {name}": post(f"/v2/models/text/{operation}", body, status)
+        for operation in ("generate", "generate_stream")
+        for name, body, status in (
+            ("an input twice", b'{"text_input":"x","text_input":"y"}', 400),
+            ("an input twice, nested", b'{"text_input":"x","parameters":{"text_input":"y"}}', 400),
+            ("an input twice below", b'{"parameters":{"text_input":"x","text_input":"y"}}', 400),
+            ("an input's name as a value", b'{"text_input":"text_input","other":"text_input"}', 200),
+        )
+    },
     "generate, compressed": post(
         "/v2/models/text/generate", gzip.compress(b'{"text_input":"x"}'), 400, content_encoding="gzip"
     ),

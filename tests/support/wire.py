@@ -43,6 +43,10 @@ class Wire:
         for piece in pieces:
             self._socket.sendall(piece)
 
+    def half_close(self) -> None:
+        """Send nothing more, and read on."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def read_line(self) -> bytes:
         return self._stream.readline()
 

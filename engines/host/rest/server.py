@@ -127,6 +127,30 @@ class HttpConnection(Http1Server):
         if answering is not None:
             answering.cancel()
 
+    def eof_received(self) -> bool:
+        """The client sends nothing more. It may read on, or have gone: only a write shows which. So requests that are
+        whole are answered for a while."""
+        if self._state is not ParserState.REPLY:
+            return False
+        if not self._buffer:
+            self.close_after_reply()
+        self._await_replies()
+        return True
+
+    def _await_replies(self) -> None:
+        seconds = self.server.limits.half_close_seconds
+        if seconds is not None:
+            self.loop.call_later(seconds, self._end_half_closed)
+
+    def _end_half_closed(self) -> None:
+        answering = self._answering
+        if self._transport.is_closing():
+            return
+        if isinstance(answering, Exchange) and answering.has_begun:  # a client that had gone would have reset it
+            self._await_replies()
+        else:
+            self._transport.abort()
+
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._drained is not None and not self._drained.done():

@@ -18,13 +18,14 @@ from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
 from engines.host.restricted_apis import RestrictedApis
-from engines.host.service import TRITON_VERSION, Service
+from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.tracing import Tracer
 from engines.instances.instance_set import count_gpus
 from engines.repository import Mode, Repository
 from gateway.net.sockets import bind
+from gateway.protocol.operations import TRITON_VERSION
 from gateway.protocol.prometheus_text import PrometheusFamily
 
 _log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode
 from engines.host.client_limits import ClientLimits
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import MAX_HEAD_BYTES, RestServer
@@ -24,8 +25,9 @@ SLEEP = json.dumps({"inputs": [{"name": "text_input", "datatype": "BYTES", "shap
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def post(body, *fields, model="adder", version=b"1.1"):
-    head = b"POST /v2/models/%b/infer HTTP/%b\r\ncontent-length: %d\r\n" % (model.encode(), version, len(body))
+def post(body, *fields, model="adder", version=b"1.1", operation="infer"):
+    path = f"/v2/models/{model}/{operation}".encode()
+    head = b"POST %b HTTP/%b\r\ncontent-length: %d\r\n" % (path, version, len(body))
     return head + b"".join(b"%b\r\n" % field for field in fields) + b"\r\n" + body
 
 
@@ -92,8 +94,14 @@ class Stage:
         """The bytes written until the connection is idle."""
         for piece in pieces:
             self.connection.data_received(piece)
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await self.settle()
+        return self.take_written()
+
+    async def settle(self):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def take_written(self):
         written, self.transport.written = self.transport.written, b""
         return written
 
@@ -213,6 +221,67 @@ def test_what_is_left_of_a_body_that_no_one_needs_is_read_past():
     written, closes = sent(post(rest)[:-400], rest[-400:] + LIVE, max_body_bytes=999)
     assert [answer[:3] for answer in written.split(b"HTTP/1.1 ")[1:]] == [b"400", b"200"]
     assert not closes
+
+
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_a_client_that_sends_nothing_more_is_answered(path):
+    """A client that has closed its sending half gets its reply, and then the connection closes."""
+
+    async def play(stage):
+        await stage.send(post(SLEEP if path == "infer" else b'{"text_input":"z"}', model="sleeper", operation=path))
+        assert stage.connection.eof_received()
+        call = stage.service.sleeping.pop()
+        assert not call.is_cancelled
+        call.fail(EngineError(ErrorCode.UNAVAILABLE, "too tired"))
+        await stage.settle()
+        written = stage.take_written()
+        assert b"too tired" in written and b"connection: close" in written
+        assert stage.transport.closed
+
+    on_stage(play)
+
+
+def test_pipelined_requests_are_answered_after_the_end():
+    """Requests that came before the client closed its sending half are all answered."""
+
+    async def play(stage):
+        await stage.send(post(SLEEP, model="sleeper") + LIVE)
+        assert stage.connection.eof_received()
+        stage.service.sleeping.pop().fail(EngineError(ErrorCode.UNAVAILABLE, "too tired"))
+        await stage.settle()
+        written = stage.take_written()
+        assert [reply[:3] for reply in written.split(b"HTTP/1.1 ")[1:]] == [b"503", b"200"]
+        stage.connection._end_half_closed()  # as its timer does
+        assert stage.transport.closed
+
+    on_stage(play)
+
+
+def test_a_client_that_has_gone_is_not_awaited_for_long():
+    """A close looks like a closed half: without a reply in time the connection ends, which cancels the request."""
+
+    async def play(stage):
+        await stage.send(post(SLEEP, model="sleeper"))
+        assert stage.connection.eof_received()
+        call = stage.service.sleeping.pop()
+        while not stage.transport.closed:
+            await asyncio.sleep(0)
+        stage.connection.connection_lost(None)
+        assert call.is_cancelled
+        call.fail_cancelled()
+
+    on_stage(play, half_close_seconds=0.0)
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"POST /v2", post(BODY)[:-3]])
+def test_the_end_of_an_incomplete_request_closes(request_bytes):
+    """There is nothing to answer."""
+
+    async def play(stage):
+        await stage.send(request_bytes)
+        assert not stage.connection.eof_received()
+
+    on_stage(play)
 
 
 def test_a_client_that_leaves_cancels_its_call():
