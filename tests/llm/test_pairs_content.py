@@ -135,6 +135,80 @@ def test_schema_without_a_place(fleet: Fleet, front: str) -> None:
         ask(fleet, front, "seen_trtllm", IN_SCHEMA[front], streams=False)
 
 
+# Any JSON object
+
+JSON_OBJECT: dict[str, dict[str, Any]] = {
+    "chat": {"response_format": {"type": "json_object"}},
+    "responses": {"text": {"format": {"type": "json_object"}}},
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("front", JSON_OBJECT)
+def test_json_object_by_a_tool(fleet: Fleet, front: str, streams: bool) -> None:
+    """A messages engine, which has no JSON mode, must call a tool whose input is the answer: the client reads text."""
+    reply = ask(fleet, front, "messages", JSON_OBJECT[front], streams=streams)
+    assert (json.loads(reply.text), reply.tool_calls, reply.reason) == ({}, [], "stop")
+    body = seen(fleet, "messages")
+    assert body["tool_choice"] == {"type": "tool", "name": "json_tool_call"}
+    assert body["tools"][0]["input_schema"] == {"type": "object", "properties": {}, "additionalProperties": True}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("front", JSON_OBJECT)
+def test_json_object_beside_tools(fleet: Fleet, front: str, streams: bool) -> None:
+    """With tools of the client's own, the model calls one of them or answers in JSON."""
+    reply = ask(fleet, front, "messages", USE_ADD[front] | JSON_OBJECT[front], streams=streams)
+    assert (reply.tool_calls, reply.reason, reply.text) == ([("add", {"count": 1})], "tool_calls", "")
+    body = seen(fleet, "messages")
+    assert [tool["name"] for tool in body["tools"]] == ["add", "json_tool_call"]
+    assert body["tool_choice"] == {"type": "any"}
+
+
+def test_json_object_of_a_model_that_must_call_a_tool(fleet: Fleet) -> None:
+    """Where the client itself requires a tool's call, there is no text to be JSON."""
+    options = USE_ADD["chat"] | REQUIRED["chat"] | JSON_OBJECT["chat"]
+    ask(fleet, "chat", "messages", options, streams=False)
+    assert [tool["name"] for tool in seen(fleet, "messages")["tools"]] == ["add"]
+
+
+# Fields that change no answer
+
+RECORDS = {"user": "ann", "metadata": {"a": "b"}}
+HARMLESS: dict[str, dict[str, Any]] = {
+    "chat": RECORDS
+    | {"safety_identifier": "u", "prompt_cache_key": "k", "store": True, "verbosity": "medium"}
+    | {"messages": [{"role": "user", "name": "ann", "content": "one two"}]},
+    "completions": {"user": "ann"},
+    "responses": RECORDS | {"safety_identifier": "u", "prompt_cache_key": "k", "truncation": "auto"},
+    "messages": {
+        "metadata": {"user_id": "ann"},
+        "extra_body": {
+            "mcp_servers": [],
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("engine", ["chat", "completions", "messages", "responses", *CANNED_V2])
+@pytest.mark.parametrize("front", HARMLESS)
+def test_fields_without_effect(fleet: Fleet, front: str, engine: str) -> None:
+    """What is for a provider's records and caches is passed on or left out, and never refused."""
+    reply = ask(fleet, front, engine, HARMLESS[front], streams=False)
+    assert reply.text
+    assert "x-pointsman-dropped" not in reply.headers
+
+
+@pytest.mark.parametrize(("front", "engine"), [("chat", "responses"), ("responses", "chat")])
+def test_keys_that_both_apis_have(fleet: Fleet, front: str, engine: str) -> None:
+    """Chat and responses have the same hints to caches and safety checks: they arrive."""
+    ask(fleet, front, engine, HARMLESS[front], streams=False)
+    body = seen(fleet, engine)
+    assert (body["safety_identifier"], body["prompt_cache_key"]) == ("u", "k")
+    assert (body["user"], body["metadata"]) == ("ann", {"a": "b"})
+
+
 # Reasoning
 
 THINK: dict[str, dict[str, Any]] = {

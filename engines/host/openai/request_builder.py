@@ -13,11 +13,9 @@ from engines.core.messages import InferRequest, Scalar, TensorData
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.json_fields import bad_request
+from gateway.protocol.llm.sampling_fields import WITHOUT_EFFECT
 
-# For a provider's own records: without effect here.
-_WITHOUT_EFFECT = frozenset(
-    {"user", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "verbosity", "store"}
-)
+_IGNORED = WITHOUT_EFFECT | {"verbosity"}
 _ADAPTERS = ("adapter", "lora_name", "lora_path")
 _RETURN_FLAGS = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
 _TRUE = b"\x01"
@@ -38,7 +36,7 @@ def infer_request(
 
     Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
-    options = {name: value for name, value in generation.options.items() if name not in _WITHOUT_EFFECT}
+    options = {name: value for name, value in generation.options.items() if name not in _IGNORED}
     if options.get("tool_choice", "auto") not in ("auto", "none"):  # a template can list tools or leave them out
         what = "'tool_choice' can be auto or none here: nothing makes the model call a tool; leave it out"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)

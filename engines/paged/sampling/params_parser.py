@@ -99,7 +99,7 @@ def read_params(fields: Mapping[str, Any], defaults: SamplingParams | None = Non
     for name, value in present.items():
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
+            hint = f"did you mean {near[0]}?" if near else "leave it out"
             raise invalid(f"{name}: no such field; {hint}")
         if name in IDLE_FIELDS:
             IDLE_FIELDS[name](name, value)

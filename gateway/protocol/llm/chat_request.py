@@ -212,7 +212,8 @@ ENGINE = "an OpenAI chat engine"
 _OF_CHAT_ALONE = {
     *("chat_template_kwargs", "add_generation_prompt", "continue_final_message", "documents", "mm_processor_kwargs"),
     *("include_reasoning", "separate_reasoning", "stream_reasoning"),
-    *("verbosity", "service_tier", "store", "prompt_cache_key", "safety_identifier", "prediction"),
+    *("verbosity", "service_tier", "store", "prediction"),
+    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 }
 _KNOWN = fields_of(LlmApi.CHAT) | EXTRAS | _OF_CHAT_ALONE
 

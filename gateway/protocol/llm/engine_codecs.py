@@ -14,6 +14,7 @@ from gateway.protocol.llm.canonical import Event, Generation
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import GenerateSignature
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
+from gateway.protocol.llm.json_mode import JsonToolReader, json_tool_of
 from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.translation import ReplyReader
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
@@ -41,7 +42,9 @@ class OpenAICodec:
         return EngineRequest(f"{self.base_path}/{self.codec.path}", body, api=self.api, dropped=tuple(lost))
 
     def reader(self, generation: Generation) -> ReplyReader:
-        return self.codec.reply_reader()
+        reader = self.codec.reply_reader()
+        json_tool = json_tool_of(generation) if self.api is LlmApi.MESSAGES else None
+        return reader if json_tool is None else JsonToolReader(reader, json_tool.name)
 
 
 @dataclass(frozen=True, slots=True)

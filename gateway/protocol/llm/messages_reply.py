@@ -22,7 +22,7 @@ from gateway.protocol.llm.canonical import (
 )
 from gateway.protocol.llm.errors import ANTHROPIC_TYPES, anthropic_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
-from gateway.protocol.llm.messages_request import REDACTED, json_object
+from gateway.protocol.llm.messages_turns import REDACTED, json_object
 from gateway.protocol.llm.reply_reader import JsonReplyReader
 from gateway.protocol.llm.usage import read_usage
 

@@ -2,22 +2,19 @@
 Anthropic itself).
 
 Accepted without effect: `cache_control` and `eager_input_streaming` (engines cache prompts and stream on their own),
-`service_tier` and `speed` where they say what is the default anyway. Refused by name: tools of Anthropic's own, blocks
-that only its servers can make sense of, files of its files API. Written: texts of `system` and `developer` messages
-move into `system`, and turns of the same side become one.
+`service_tier` and `speed` where they say what is the default anyway, `context_management` (an engine that clears
+nothing knows more, not less). Refused by name: tools of Anthropic's own, blocks that only its servers can make sense
+of, files of its files API. Written: texts of `system` and `developer` messages move into `system`, and turns of the
+same side become one; an image's `detail` is left out, since engines without it take all of the image.
 
 Source: Anthropic API reference, "Create a Message".
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
-from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.llm.canonical import (
     Generation,
     Media,
@@ -28,7 +25,7 @@ from gateway.protocol.llm.canonical import (
     Tool,
     ToolCall,
     data_url,
-    split_data_url,
+    names_tell_apart,
 )
 from gateway.protocol.llm.json_fields import (
     Fields,
@@ -41,14 +38,18 @@ from gateway.protocol.llm.json_fields import (
     required,
     texts,
 )
+from gateway.protocol.llm.json_mode import json_tool_choice, json_tool_of
+from gateway.protocol.llm.messages_turns import (
+    ENGINE,
+    FAILED_RESULT,
+    REDACTED,
+    SYSTEM_ROLES,
+    written_block,
+    written_turns,
+)
 from gateway.protocol.llm.openai_options import read_tool, with_others
 from gateway.protocol.llm.sampling_fields import SAMPLING_FIELDS, accepted_by
 from gateway.protocol.operations import LlmApi
-
-# What a tool's result begins with where it tells of a failure (`is_error`), for which other APIs have no field.
-FAILED_RESULT = Text("Error: ")
-# Thinking that only Anthropic can read stands in a signature, behind this.
-REDACTED = "redacted_thinking:"
 
 _SAME_NAME = {field.name: field.type.json_type for field in SAMPLING_FIELDS if LlmApi.MESSAGES in field.apis}
 _TOOL_FIELDS = {"name", "description", "input_schema", "type", "strict", "cache_control", "eager_input_streaming"}
@@ -56,9 +57,13 @@ _CHAT_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _READ_ELSEWHERE = {
     *_SAME_NAME,
     *("model", "messages", "system", "tools", "stream", "cache_control"),
-    *("stop_sequences", "metadata", "thinking", "output_config", "tool_choice"),
+    *("stop_sequences", "metadata", "thinking", "output_config", "tool_choice", "context_management"),
 }
-_WITHOUT_EFFECT = {"service_tier": ("auto", "standard_only"), "speed": ("standard",)}
+_WITHOUT_EFFECT: Mapping[str, Sequence[Any]] = {
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
+    "mcp_servers": ([],),
+}
 
 
 def read_request(body: bytes) -> Generation:
@@ -284,7 +289,6 @@ def _url(source: Fields, where: str) -> str:
     return data_url(required(source, "media_type", str, where), required(source, "data", str, where))
 
 
-ENGINE = "an Anthropic messages engine"
 # The API requires a bound where others have none: room for a long answer, within what small models' contexts hold.
 DEFAULT_MAX_TOKENS = 4096
 
@@ -293,7 +297,6 @@ _KNOWN = {
     *("stop", "user", "tool_choice", "parallel_tool_calls"),
     *("thinking_tokens", "reasoning_effort", "response_format"),
 }
-_SYSTEM = ("system", "developer")
 _CHOICES = {chat: own for own, chat in _CHAT_CHOICES.items()}
 _EFFORTS = {"minimal": "low"}
 
@@ -307,25 +310,29 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     """
     options, lost = accepted_by(_requested_options(generation), _KNOWN, engine=ENGINE, drop=drop)
     body: dict[str, Any] = {"model": model}
-    instructions = [part for message in generation.messages if message.role in _SYSTEM for part in message.parts]
-    system = [_block(part) for part in instructions if isinstance(part, Text) and part.text]
+    instructions = [part for message in generation.messages if message.role in SYSTEM_ROLES for part in message.parts]
+    system = [written_block(part) for part in instructions if isinstance(part, Text) and part.text]
     if system:
         body["system"] = system[0]["text"] if len(system) == 1 else system
-    body["messages"] = _turns(generation)
+    body["messages"] = written_turns(generation)
     budget = options.get("thinking_tokens") or 0
     body["max_tokens"] = options.get("max_tokens", DEFAULT_MAX_TOKENS + budget)
     body |= {name: options[name] for name in _SAME_NAME if name in options}
     if "stop" in options:
         body["stop_sequences"] = options["stop"]
-    if "user" in options:
-        body["metadata"] = {"user_id": options["user"]}
+    if user := generation.options.get("user") or generation.options.get("safety_identifier"):
+        body["metadata"] = {"user_id": user}
     if budget:
         body["thinking"] = {"type": "enabled", "budget_tokens": budget}
     elif "thinking_tokens" in options or options.get("reasoning_effort") == "none":
         body["thinking"] = {"type": "disabled"}
     body |= _output(options)
-    if generation.tools:
-        body["tools"] = [_tool(tool) for tool in generation.tools]
+    tools = generation.tools
+    if json_tool := json_tool_of(generation):
+        tools += (json_tool,)
+        options["tool_choice"] = json_tool_choice(generation, json_tool)
+    if tools:
+        body["tools"] = [_tool(tool) for tool in tools]
         body |= _tool_choice(options)
     if generation.stream:
         body["stream"] = True
@@ -336,14 +343,10 @@ def _requested_options(generation: Generation) -> dict[str, Any]:
     """The options, and under names of their own what else the API may have no place for."""
     requested_options = dict(generation.options)
     form = requested_options.get("response_format")
-    if form is not None and form.get("type") != "json_schema":
+    if form is not None and form.get("type") not in ("json_schema", "json_object"):
         requested_options[f"response_format {form.get('type')}"] = requested_options.pop("response_format")
-    if any(message.name and message.role != "tool" for message in generation.messages):
+    if names_tell_apart(generation.messages):
         requested_options["messages.name"] = True
-    for message in generation.messages:
-        for part in message.parts:
-            if isinstance(part, Media) and part.kind == "image" and part.detail.get("detail", "auto") != "auto":
-                requested_options["image_url.detail"] = part.detail["detail"]
     return requested_options
 
 
@@ -352,7 +355,7 @@ def _output(options: Mapping[str, Any]) -> dict[str, Any]:
     effort = options.get("reasoning_effort", "none")
     if effort != "none":
         config["effort"] = _EFFORTS.get(effort, effort)
-    if "response_format" in options:
+    if options.get("response_format", {}).get("type") == "json_schema":
         schema = options["response_format"].get("json_schema", {}).get("schema", {})
         config["format"] = {"type": "json_schema", "schema": schema}
     return {"output_config": config} if config else {}
@@ -376,85 +379,3 @@ def _tool_choice(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("parallel_tool_calls") is False and requested != "none":
         choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
     return {"tool_choice": choice} if choice else {}
-
-
-def _turns(generation: Generation) -> list[dict[str, Any]]:
-    """The messages, turn and turn about: results of tools are the user's."""
-    if isinstance(generation.prompt, str):
-        return [{"role": "user", "content": generation.prompt}]
-    if generation.prompt is not None:
-        raise unsupported(f"a prompt of token ids cannot be told to {ENGINE}; send text")
-    turns: list[dict[str, Any]] = []
-    for message in generation.messages:
-        if message.role in _SYSTEM:
-            continue
-        role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message)
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        else:
-            turns.append({"role": role, "content": blocks})
-    for turn in turns:
-        match turn["content"]:
-            case []:
-                turn["content"] = ""
-            case [{"type": "text", "text": text}]:
-                turn["content"] = text
-    return turns
-
-
-def _blocks(message: Message) -> list[dict[str, Any]]:
-    has_failed = message.role == "tool" and message.parts[:1] == (FAILED_RESULT,)
-    parts = message.parts[has_failed:]
-    blocks = [_block(part) for part in parts if not isinstance(part, Text) or part.text]
-    if message.role != "tool":
-        return blocks + [_tool_use(call) for call in message.tool_calls]
-    content = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks or ""
-    result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
-    return [result | ({"is_error": True} if has_failed else {})]
-
-
-def json_object(text: str) -> orjson.Fragment | None:
-    """The text as it is, where it is a JSON object."""
-    try:
-        return orjson.Fragment(text) if isinstance(orjson.loads(text), dict) else None
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _tool_use(call: ToolCall) -> dict[str, Any]:
-    arguments = json_object(call.arguments or "{}")
-    if arguments is None:
-        raise bad_request(f"the arguments of the call '{call.id}' of '{call.name}' must be a JSON object, as text")
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
-
-
-def _block(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, Reasoning):
-        if part.signature.startswith(REDACTED):
-            return {"type": "redacted_thinking", "data": part.signature.removeprefix(REDACTED)}
-        return {"type": "thinking", "thinking": part.text, "signature": part.signature}
-    if part.kind == "image":
-        return {"type": "image", "source": _source(part)}
-    if part.kind == "file":
-        title = part.detail.get("filename")
-        return {"type": "document", "source": _source(part)} | ({"title": title} if title else {})
-    raise unsupported(f"{part.kind} cannot be told to {ENGINE}")
-
-
-def _source(media: Media) -> dict[str, Any]:
-    inside = split_data_url(media.url)
-    if inside is None:
-        if not media.url.startswith(("http://", "https://")):
-            raise bad_request(f"'{media.url[:40]}' is neither an http address nor a 'data:' URL in base64")
-        return {"type": "url", "url": media.url}
-    media_type, data = inside
-    if media_type == "text/plain":
-        try:
-            text = base64.b64decode(data, validate=True).decode()
-        except ValueError as error:
-            raise bad_request("a file of text must be UTF-8, in base64") from error
-        return {"type": "text", "media_type": media_type, "data": text}
-    return {"type": "base64", "media_type": media_type, "data": data}

@@ -30,6 +30,8 @@ _IDLE: dict[str, tuple[Any, ...]] = {field.name: field.idle for field in SAMPLIN
     **dict.fromkeys(("use_beam_search", "include_stop_str_in_output", "continue_final_message"), (False,)),
     **dict.fromkeys(("store", "return_token_ids"), (False,)),
     "service_tier": ("auto", "default"),
+    "verbosity": ("medium",),
+    "truncation": ("disabled",),
     "modalities": (["text"],),
     "chat_template_kwargs": ({},),
 }

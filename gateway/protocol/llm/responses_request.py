@@ -2,9 +2,9 @@
 OpenAI itself).
 
 The gateway stores no responses: `previous_response_id`, `conversation`, `background` and references to items are
-refused, and `store` is accepted and reported as false. Accepted without effect: hints to OpenAI's caches
-(`prompt_cache_*`), what to include of tools that only its servers run, `reasoning.summary` (reasoning is always sent
-in full), `stream_options` (a stream is never padded). Tools that OpenAI's servers run are refused by name.
+refused, and `store` is accepted and reported as false. Accepted without effect: what to include of tools that
+only its servers run, `reasoning.summary` (reasoning is always sent in full), `stream_options` (a stream is never
+padded). Tools that OpenAI's servers run are refused by name.
 
 Reasoning, text and calls of one turn are items of their own in `input`; here they become one message again.
 
@@ -27,6 +27,7 @@ from gateway.protocol.llm.canonical import (
     Tool,
     ToolCall,
     data_url,
+    names_tell_apart,
     split_data_url,
 )
 from gateway.protocol.llm.json_fields import (
@@ -137,6 +138,7 @@ _KEPT_NOWHERE = {
 # OpenAI's own fields; those that engines added are not checked here.
 _SAME_NAME = ("temperature", "top_p", "parallel_tool_calls", "metadata", "user")
 _CHECKED = [(name, OPTIONS[name].type.json_type, OPTIONS[name].idle) for name in _SAME_NAME]
+_STRINGS = ("safety_identifier", "prompt_cache_key", "prompt_cache_retention", "truncation")
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED_ANYWAY = {
     "reasoning.encrypted_content",  # an engine's signature, where it gives one
@@ -152,8 +154,7 @@ _TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
 _READ_ELSEWHERE = {
     *_SAME_NAME,
     *("model", "input", "instructions", "tools", "tool_choice", "stream", "stream_options", "max_output_tokens"),
-    *("text", "reasoning", "include", "top_logprobs", "store", "background", "safety_identifier", "stop"),
-    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+    *("text", "reasoning", "include", "top_logprobs", "store", "background", "stop"),
 }
 
 
@@ -185,8 +186,8 @@ def _options(fields: Fields) -> dict[str, Any]:
     options = {name: read[name] for name, _, idle in _CHECKED if read[name] is not None and read[name] not in idle}
     if optional(fields, "max_output_tokens", int) is not None:
         options["max_tokens"] = fields["max_output_tokens"]
-    if optional(fields, "safety_identifier", str) is not None:  # what `user` is called now
-        options.setdefault("user", fields["safety_identifier"])
+    for name in _STRINGS:
+        optional(fields, name, str)
     if fields.get("stop"):  # vLLM's
         options["stop"] = [fields["stop"]] if isinstance(fields["stop"], str) else texts(fields["stop"], "stop")
     options |= _text(optional(fields, "text", dict) or {})
@@ -261,6 +262,13 @@ def _tool(tool: Fields, where: str) -> Tool:
 ENGINE = "an OpenAI responses engine"
 
 _AS_THEY_ARE = [field.name for field in SAMPLING_FIELDS if LlmApi.RESPONSES in field.apis]
+_AS_THEY_ARE += [
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "truncation",
+]
 _KNOWN = {
     *_AS_THEY_ARE,
     *("max_tokens", "tool_choice", "response_format", "verbosity", "reasoning_effort", "logprobs"),
@@ -270,7 +278,7 @@ _KNOWN = {
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
     """The body for `/v1/responses`, and the names of the dropped options. Nothing is to be stored."""
     requested, approximated = written_thinking(dict(generation.options), drop)
-    if any(message.name and message.role != "tool" for message in generation.messages):
+    if names_tell_apart(generation.messages):
         requested["messages.name"] = True
     options, lost = accepted_by(requested, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "input": _input(generation), "store": False}

@@ -159,6 +159,16 @@ OPTIONS: Mapping[str, SamplingField] = {field.name: field for field in SAMPLING_
 READ_APART = frozenset({"stop", "logprobs", "prompt_logprobs", "response_format", "tool_choice", "beam_width"})
 
 
+# For a provider's records and caches. They change no answer, so an engine without a place for them loses nothing;
+# `truncation` says what becomes of a conversation that is too long, which such an engine refuses.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("user", "safety_identifier", "metadata", "store", "truncation"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+    }
+)
+
+
 def fields_of(api: LlmApi) -> frozenset[str]:
     """The names of the fields that an API's bodies have."""
     return frozenset(field.name for field in SAMPLING_FIELDS if api in field.apis)
@@ -167,12 +177,12 @@ def fields_of(api: LlmApi) -> frozenset[str]:
 def accepted_by(
     options: Mapping[str, Any], known: Collection[str], *, engine: str, drop: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """The options that an engine has a place for, and the names of those that were dropped.
+    """The options that an engine has a place for, and the names of those that were dropped, but for WITHOUT_EFFECT.
 
     `engine` says in words what the request is written for, as "an OpenAI completions engine".
     Raises: GatewayError(UNSUPPORTED) that names what has no place, where it is not to be dropped.
     """
-    lost = [name for name in options if name not in known]
+    lost = [name for name in options if name not in known and name not in WITHOUT_EFFECT]
     if lost and not drop:
         names = ", ".join(f"'{name}'" for name in lost)
         raise unsupported(f"{names} cannot be told to {engine}; leave it out, or set 'unsupported: drop' on the engine")

@@ -160,7 +160,7 @@ def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[in
         (EmbeddingsRequest("m", [[1, 2]]), "not token ids"),
         (EmbeddingsRequest("m", ["a", "b"]), "one text a request"),
         (EmbeddingsRequest("m", ["a"], dimensions=8), "'dimensions'"),
-        (EmbeddingsRequest("m", ["a"], options={"user": "u"}), "'user'"),
+        (EmbeddingsRequest("m", ["a"], options={"made_up": "u"}), "'made_up'"),
     ],
 )
 def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str) -> None:
@@ -171,10 +171,10 @@ def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str
 
 
 def test_what_may_be_dropped() -> None:
-    """With `drop`, unsupported options are listed as dropped."""
-    request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u"})
+    """With `drop`, unsupported options are listed as dropped; `user` changes no vector."""
+    request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u", "made_up": 1})
     _, lost = embeddings.write_infer(request, EmbeddingSignature("e", "text", (1,), "out", 384), drop=True)
-    assert lost == ["user", "dimensions"]
+    assert lost == ["made_up", "dimensions"]
 
 
 def infer_reply(datatype: str, shape: list[int], data: Any) -> bytes:

@@ -265,12 +265,9 @@ def test_a_prompt():
         (Generation("x", "p", options={"seed": 1}), "seed"),
         (Generation("x", "p", options={"n": 2}), "n"),
         (Generation("x", "p", options={"logprobs": 0}), "logprobs"),
-        (Generation("x", "p", options={"response_format": {"type": "json_object"}}), "response_format json_object"),
-        (Generation("x", messages=(Message("user", (Text("a"),), name="ann"),)), "messages.name"),
-        (
-            Generation("x", messages=(Message("user", (Media("image", PNG, {"detail": "high"}),)),)),
-            "image_url.detail",
-        ),
+        (Generation("x", "p", options={"verbosity": "low"}), "verbosity"),
+        (Generation("x", "p", options={"response_format": {"type": "grammar"}}), "response_format grammar"),
+        (Generation("x", messages=tuple(Message("user", (Text("a"),), name=name) for name in "ab")), "messages.name"),
     ],
 )
 def test_what_has_no_place(generation, name):
@@ -281,6 +278,36 @@ def test_what_has_no_place(generation, name):
     report, dropped = write_request(generation, model="m", drop=True)
     assert dropped == [name]
     assert set(json.loads(report)) == {"model", "messages", "max_tokens"}
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        Generation("x", messages=(Message("user", (Text("a"),), name="ann"), Message("assistant", (Text("b"),)))),
+        Generation(
+            "x", messages=(Message("user", (Text("a"),), name="a"), Message("assistant", (Text("b"),), name="b"))
+        ),
+        Generation("x", messages=(Message("user", (Media("image", PNG, {"detail": "high"}),)),)),
+        *(
+            Generation("x", "p", options=options)
+            for options in (
+                {"metadata": {"a": "b"}, "store": True, "truncation": "auto"},
+                {"prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+            )
+        ),
+    ],
+)
+def test_what_changes_no_answer(generation):
+    """What is for records and caches, a name that tells nobody apart, and an image's detail are left out."""
+    report, dropped = write_request(generation, model="m", drop=False)
+    assert dropped == []
+    assert set(json.loads(report)) == {"model", "messages", "max_tokens"}
+
+
+@pytest.mark.parametrize("name", ["user", "safety_identifier"])
+def test_whose_request_it_is(name):
+    """OpenAI's names for the user become Anthropic's."""
+    assert written(Generation("x", "p", options={name: "u"}))["metadata"] == {"user_id": "u"}
 
 
 @pytest.mark.parametrize(

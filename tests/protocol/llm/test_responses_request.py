@@ -40,6 +40,13 @@ OPTIONS = [
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
     ),
     ({"stop": ["a"], "top_k": 3, "seed": 1}, {"stop": ["a"], "top_k": 3, "seed": 1}),
+    *(
+        (given, given)
+        for given in (
+            {"safety_identifier": "u", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+            {"truncation": "auto", "prompt_cache_options": {"mode": "explicit"}},
+        )
+    ),
 ]
 
 
@@ -55,10 +62,9 @@ def test_options_both_ways(given, options):
     ("given", "options"),
     [
         ({"store": True, "background": False, "previous_response_id": None}, {}),
-        ({"prompt_cache_key": "k", "service_tier": "auto", "truncation": "disabled", "stream_options": {}}, {}),
+        ({"service_tier": "auto", "truncation": "disabled", "stream_options": {}}, {}),
         ({"reasoning": {"summary": "auto", "effort": None}, "include": ["reasoning.encrypted_content"]}, {}),
         ({"text": {"format": {"type": "text"}, "verbosity": "medium"}}, {}),
-        ({"safety_identifier": "u"}, {"user": "u"}),
         ({"top_logprobs": 0, "include": ["message.output_text.logprobs"]}, {"logprobs": 0}),
         ({"truncation": "auto", "max_tool_calls": 2}, {"truncation": "auto", "max_tool_calls": 2}),
         ({"reasoning": {"mode": "pro"}}, {"reasoning.mode": "pro"}),
@@ -243,7 +249,12 @@ def test_a_prompt():
     [
         (Generation("x", "p", options={"n": 2}), "n"),
         (Generation("x", "p", options={"presence_penalty": 1}), "presence_penalty"),
-        (Generation("x", messages=(Message("user", (Text("a"),), name="ann"),)), "messages.name"),
+        (
+            Generation(
+                "x", messages=(Message("user", (Text("a"),), name="ann"), Message("user", (Text("b"),), name="ben"))
+            ),
+            "messages.name",
+        ),
     ],
 )
 def test_what_has_no_place(generation, name):

@@ -42,6 +42,46 @@ def test_a_count_beyond_the_context(client: anthropic.Anthropic) -> None:
     assert counted.input_tokens > 256
 
 
+HARMLESS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "name": "ann", "content": "Hi"}],
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": True,
+        "service_tier": "auto",
+        "verbosity": "medium",
+        "safety_identifier": "u",
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
+    },
+    "/v1/responses": {
+        "input": "Hi",
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": True,
+        "truncation": "auto",
+        "safety_identifier": "u",
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
+    },
+    MESSAGES: {
+        "messages": USER,
+        "max_tokens": 2,
+        "metadata": {"user_id": "u"},
+        "mcp_servers": [],
+        "service_tier": "auto",
+        "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
+    },
+}
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_fields_without_effect(llm: LLMProcess, path: str) -> None:
+    """Fields that change no answer are taken."""
+    reply = llm.post(path, {"model": NAME, **HARMLESS[path]})
+    assert reply.status == 200, reply.body
+
+
 ERRORS: dict[str, tuple[str, str, Any, int, str]] = {
     "bad JSON": ("POST", COUNT, b"{", 400, "invalid_request_error"),
     "no messages": ("POST", COUNT, {"model": NAME}, 400, "invalid_request_error"),

@@ -130,7 +130,7 @@ WRONG = [
     ({"typical_p": 0.5}, "typical_p: 0.5 will not do; it must be 1, as this engine does nothing else"),
     ({"extra_args": 3}, "extra_args: 3 will not do; it must be an object"),
     ({"temprature": 1}, "temprature: no such field; did you mean temperature?"),
-    ({"xyzzy": 1}, "xyzzy: no such field; known are "),
+    ({"xyzzy": 1}, "xyzzy: no such field; leave it out"),
     ({"response_format": "json"}, 'response_format: "json" will not do'),
     ({"response_format": {"type": "xml"}}, 'response_format.type: "xml" will not do; it must be text, json_object or'),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: null will not do"),
