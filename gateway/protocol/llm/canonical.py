@@ -77,8 +77,8 @@ class Message:
         return "".join([part.text for part in self.parts if isinstance(part, Text)])
 
 
-def names_tell_apart(messages: Sequence[Message]) -> bool:
-    """Whether names tell participants of one role apart: else an API without names loses nothing."""
+def distinguishes_by_name(messages: Sequence[Message]) -> bool:
+    """Whether names distinguish participants of one role; if not, an API without names loses nothing."""
     named = {(message.role, message.name) for message in messages if message.name and message.role != "tool"}
     return len({role for role, _ in named}) < len(named)
 

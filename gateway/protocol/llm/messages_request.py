@@ -25,7 +25,7 @@ from gateway.protocol.llm.canonical import (
     Tool,
     ToolCall,
     data_url,
-    names_tell_apart,
+    distinguishes_by_name,
 )
 from gateway.protocol.llm.json_fields import (
     Fields,
@@ -345,7 +345,7 @@ def _requested_options(generation: Generation) -> dict[str, Any]:
     form = requested_options.get("response_format")
     if form is not None and form.get("type") not in ("json_schema", "json_object"):
         requested_options[f"response_format {form.get('type')}"] = requested_options.pop("response_format")
-    if names_tell_apart(generation.messages):
+    if distinguishes_by_name(generation.messages):
         requested_options["messages.name"] = True
     return requested_options
 

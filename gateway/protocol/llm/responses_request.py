@@ -27,7 +27,7 @@ from gateway.protocol.llm.canonical import (
     Tool,
     ToolCall,
     data_url,
-    names_tell_apart,
+    distinguishes_by_name,
     split_data_url,
 )
 from gateway.protocol.llm.json_fields import (
@@ -278,7 +278,7 @@ _KNOWN = {
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
     """The body for `/v1/responses`, and the names of the dropped options. Nothing is to be stored."""
     requested, approximated = written_thinking(dict(generation.options), drop)
-    if names_tell_apart(generation.messages):
+    if distinguishes_by_name(generation.messages):
         requested["messages.name"] = True
     options, lost = accepted_by(requested, _KNOWN, engine=ENGINE, drop=drop)
     body: Fields = {"model": model, "input": _input(generation), "store": False}

@@ -298,7 +298,7 @@ def test_what_has_no_place(generation, name):
     ],
 )
 def test_what_changes_no_answer(generation):
-    """What is for records and caches, a name that tells nobody apart, and an image's detail are left out."""
+    """What is for records and caches, a name that distinguishes nobody, and an image's detail are left out."""
     report, dropped = write_request(generation, model="m", drop=False)
     assert dropped == []
     assert set(json.loads(report)) == {"model", "messages", "max_tokens"}
