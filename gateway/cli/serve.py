@@ -141,6 +141,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "header_timeout": ("Longest time for a request's head to arrive.", _DURATION),
         "idle_timeout": ("A connection idle for longer is closed.", _DURATION),
         "body_timeout": ("Longest pause within a request's body.", _DURATION),
+        "half_close_timeout": (
+            "Time for the reply to an inference whose client has closed its sending half, as one that leaves does too.",
+            _DURATION,
+        ),
         "max_streams": ("Concurrent gRPC calls per connection.", {"min": 1}),
         "max_resets": ("gRPC calls that one connection may reset in a burst.", {"min": 1}),
         "max_connections": ("Client connections per worker; 0: no limit.", {"min": 0}),

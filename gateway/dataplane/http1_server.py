@@ -27,9 +27,11 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import Field, ResponseHead
 
+_GENERATIONS = frozenset({Operation.GENERATE, Operation.GENERATE_STREAM, Operation.CHAT, Operation.COMPLETION})
 _REJECTIONS = {
     Rejection.HEAD_TOO_LONG: (
         ErrorKind.HEADERS_TOO_LARGE,
@@ -104,6 +106,27 @@ class Http1ServerConnection(Http1Server):
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it may read on, or have left, which only a write would show. The work of a
+        generation for nobody costs most, so that ends at once."""
+        request = self._request
+        if self._state is not ParserState.REPLY or self.is_tls or request is None:
+            return False
+        operation = request.plan.call.operation
+        if operation in _GENERATIONS:
+            return False
+        if operation in INFERENCE_OPERATIONS:
+            timeout = self.plane.settings.limits.half_close_timeout
+            if not timeout:
+                return False
+            self.loop.call_later(timeout, self._leave, self._handler)
+        self._answer_half_closed()
+        return True
+
+    def _leave(self, handler: Handler | None) -> None:
+        if self._handler is handler:
+            self._transport.close()
 
     def pause_writing(self) -> None:
         self.is_paused = True

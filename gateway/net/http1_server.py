@@ -76,6 +76,7 @@ class Http1Server(asyncio.Protocol):
         "_buffer",
         "_closes_after_reply",
         "_expects_continue",
+        "_has_eof",
         "_is_reading",
         "_lingers_until",
         "_max_body_bytes",
@@ -104,6 +105,7 @@ class Http1Server(asyncio.Protocol):
         self._expects_continue = False
         self._closes_after_reply = False
         self._is_reading = True
+        self._has_eof = False  # the client sends no more, and requests before that are still answered
         self.is_paused = False  # the client does not read
         self._num_requests = self._num_reads = 0  # heads; pieces of bodies
         self._owed: tuple[Owed, int] | None = None  # at the last sweep: what, and a figure that grows with progress
@@ -203,6 +205,20 @@ class Http1Server(asyncio.Protocol):
         if self._state is _HEAD and self._buffer and not self.is_paused and not self._transport.is_closing():
             data, self._buffer = self._buffer, b""
             self._read_head(data)
+            if self._has_eof and not self._buffer:
+                self._close_half_closed()
+
+    def _answer_half_closed(self) -> None:
+        """The client sends no more, and reads on: answer what it has sent."""
+        self._has_eof = True
+        if not self._buffer:
+            self._close_half_closed()
+
+    def _close_half_closed(self) -> None:
+        if self._state is _HEAD:
+            self._transport.close()
+        else:
+            self.close_after_reply()
 
     # Called while a request is answered
 

@@ -18,7 +18,7 @@ from tests.support.servers import GatewayProcess
 
 pytestmark = pytest.mark.triton
 
-RESTRICTED = "model-repository,statistics,trace,logging,shared-memory,model-config"
+RESTRICTED = "metadata,model-repository,statistics,trace,logging,shared-memory,model-config"
 REST_KEY, RPC_KEY = {"rest-key": "open"}, {"triton-grpc-protocol-rpc-key": "open"}
 NO_KEY: dict[str, str] = {}
 WRONG_KEY = {"rest-key": "shut", "triton-grpc-protocol-rpc-key": "shut"}
@@ -33,6 +33,7 @@ OPERATIONS: dict[str, Callable[[Any, dict[str, str]], Any]] = {
     "write log settings": lambda client, key: client.update_log_settings({"log_verbose_level": 0}, headers=key),
     "shared memory": lambda client, key: client.get_system_shared_memory_status(headers=key),
     "register": lambda client, key: client.register_system_shared_memory("r", "/missing", 8, headers=key),
+    "metadata": lambda client, key: client.get_model_metadata("adder", headers=key),
     "configuration": lambda client, key: client.get_model_config("adder", headers=key),
 }
 
@@ -89,6 +90,15 @@ def test_grpc(restricted: TritonProcess, guarded: GatewayProcess, key: dict[str,
             expected = outcome(lambda operation=operation: operation(direct, key))
             assert outcome(lambda operation=operation: operation(proxied, key)) == expected, name
             assert ("restricted" in str(expected)) == (key is not RPC_KEY), name
+
+
+def test_metadata_of_the_server(guarded: GatewayProcess) -> None:
+    """The gateway's own name is open to all, whatever its engines restrict."""
+    with grpc_client.InferenceServerClient(guarded.grpc_url) as rpc:
+        assert rpc.get_server_metadata().name == "triton"
+    rest = http_client.InferenceServerClient(f"127.0.0.1:{guarded.http_port}")
+    assert rest.get_server_metadata()["name"] == "triton"
+    rest.close()
 
 
 def test_regions_without_a_name(triton: TritonProcess, gateway: GatewayProcess) -> None:

@@ -1,0 +1,89 @@
+"""Clients that close their sending half after the request: they may read on, or have left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.dataplane.stage import OK, Engine, ReceivedRequest, get, post, run, stage, until
+
+ANSWERED = [
+    get("/v2/models/m"),
+    get("/v2/models/m/ready"),
+    get("/v2/models/m/config"),
+    get("/v2/models/stats"),
+    post("/v2/repository/models/m/load"),
+    post("/v2/models/m/infer"),
+    post("/v2/models/m/infer") + get("/v2/models/m/stats") + get("/v2"),
+]
+
+
+class Gate:
+    """An engine that answers once it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.has_lost_client = asyncio.Event()
+        self.engine = Engine(self._answer)
+
+    async def _answer(
+        self, engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        waiting = asyncio.ensure_future(self.may_answer.wait())
+        ending = asyncio.ensure_future(reader.read(1))
+        await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
+        has_left = ending.done()
+        waiting.cancel()
+        ending.cancel()
+        await asyncio.wait([waiting, ending])
+        if has_left:
+            self.has_lost_client.set()
+        else:
+            writer.write(OK)
+
+    @property
+    def rules(self) -> str:
+        return f"version: 1\nengines: {{a: {{endpoints: ['{self.engine.url}']}}}}\nroutes: [{{name: all, engine: a}}]\n"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize("sent", ANSWERED, ids=lambda sent: sent.split(b" HTTP")[0].decode())
+def test_answers(tmp_path: Path, sent: bytes, plain: bool) -> None:
+    """Each request that is whole is answered, then the connection closes."""
+
+    async def scene() -> None:
+        gate = Gate()
+        await gate.engine.start()
+        async with stage(gate.rules, tmp_path, limits={"half_close_timeout": 60.0}) as it:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            writer.write(sent)
+            writer.write_eof()
+            await until(lambda: any(getattr(each, "_has_eof", False) for each in it.plane.connections))
+            gate.may_answer.set()
+            assert (await reader.read()).count(b"HTTP/1.1 200 OK") == sent.count(b" HTTP/1.1\r\n")
+            writer.close()
+        gate.engine.stop()
+
+    run(scene(), plain=plain)
+
+
+@pytest.mark.parametrize("path, timeout", [("infer", 0.1), ("infer", 0), ("generate", 60.0), ("generate_stream", 60.0)])
+def test_cancellation(tmp_path: Path, path: str, timeout: float) -> None:
+    """An inference is cancelled after `half_close_timeout`, a generation at once."""
+
+    async def scene() -> None:
+        gate = Gate()
+        await gate.engine.start()
+        async with stage(gate.rules, tmp_path, limits={"half_close_timeout": timeout}) as it:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            writer.write(post(f"/v2/models/m/{path}"))
+            await until(lambda: gate.engine.received)
+            writer.write_eof()
+            assert await reader.read() == b""
+            await asyncio.wait_for(gate.has_lost_client.wait(), 30)
+            writer.close()
+        gate.engine.stop()
+
+    run(scene())
