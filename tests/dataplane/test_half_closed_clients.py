@@ -37,7 +37,7 @@ class Gate:
         has_left = ending.done()
         waiting.cancel()
         ending.cancel()
-        await asyncio.wait([waiting, ending])
+        await asyncio.gather(waiting, ending, return_exceptions=True)
         if has_left:
             self.has_lost_client.set()
         else:
