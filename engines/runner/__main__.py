@@ -24,4 +24,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    sys.argv[:] = [""]  # as a model sees it in Triton: `unittest.main` parses it
+    sys.exit(main(arguments))

@@ -44,6 +44,8 @@ class Level(Enum):
 def _log(message: str, level: Level = Level.INFO) -> None:
     if not isinstance(message, str):
         raise TypeError(f"a line of the log is a str, not {type(message).__name__}")
+    if not isinstance(level, Level):
+        raise TypeError(f"a level of the log is one of Logger's, not {level!r}")
     frame = sys._getframe(1)
     session.host().log(level.value, message, frame.f_code.co_filename, frame.f_lineno)
 

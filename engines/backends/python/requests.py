@@ -67,7 +67,11 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
+        if None in (request_id, model_name, model_version, flags, timeout) or correlation_id is None:
+            raise TypeError("__init__(): incompatible constructor arguments: None is no value of an InferenceRequest")
         self._requested_output_names: Sequence[str] = list(requested_output_names)
+        if not all(isinstance(name, str) for name in self._requested_output_names):
+            raise TypeError("__init__(): incompatible constructor arguments: requested_output_names are str")
         about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor {about}")
@@ -131,10 +135,17 @@ class InferenceRequest:
             return InferenceResponse([], TritonError(error.message, error.code.value))
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """`exec`, to be awaited."""
+        """`exec`, to be awaited. A decoupled model's first response has arrived then, so that others of this model's
+        coroutines run meanwhile."""
         import asyncio  # most models do without
 
-        return await asyncio.get_running_loop().run_in_executor(_executor(), self.exec, decoupled)
+        return await asyncio.get_running_loop().run_in_executor(_executor(), self._exec_ahead, decoupled)
+
+    def _exec_ahead(self, decoupled: bool) -> Any:
+        result = self.exec(decoupled)
+        if isinstance(result, ResponseIterator):
+            result.fetch()
+        return result
 
     def _answers(self, decoupled: bool) -> Iterator[HostReply]:
         options: dict[str, Any] = {"id": self._request_id, "timeout_us": self._timeout}
@@ -158,6 +169,7 @@ class ResponseIterator:
     def __init__(self, answers: Iterator[HostReply]) -> None:
         self._answers = answers
         self._is_over = False
+        self._fetched: HostReply | None = None
 
     def __iter__(self) -> ResponseIterator:
         return self
@@ -165,12 +177,20 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         if self._is_over:
             raise StopIteration
-        try:
-            answer = next(self._answers)
-        except EngineError as error:
-            answer = ({}, {}, {}, error, True)
+        answer = self._fetched or self._take()
+        self._fetched = None
         self._is_over = answer[4]
         return _response(answer)
+
+    def fetch(self) -> None:
+        """Wait for the next response."""
+        self._fetched = self._fetched or self._take()
+
+    def _take(self) -> HostReply:
+        try:
+            return next(self._answers)
+        except EngineError as error:
+            return {}, {}, {}, error, True
 
     def cancel(self) -> None:
         self._is_over = True

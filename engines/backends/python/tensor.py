@@ -88,6 +88,8 @@ class Tensor:
                 f"Invoked with: {name!r}, {array!r}"
             )
         if not name:
+            if not isinstance(name, str):
+                raise TypeError(f"__init__(): incompatible constructor arguments: the name is a str, not {name!r}")
             raise TritonModelException("Tensor name cannot be an empty string.")
         if array.dtype.num not in _SUPPORTED or not array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")

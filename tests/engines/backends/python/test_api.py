@@ -58,10 +58,10 @@ class Control:
         self.loaded: list[Any] = []
 
     def is_ready(self, name: str, version: str) -> bool:
-        return name in ("adder", "repeater", "gone") and version in ("", "1")
+        return name in ("adder", "repeater", "awaits", "gone") and version in ("", "1")
 
     def is_decoupled(self, name: str, version: str) -> bool:
-        return name == "repeater"
+        return name in ("repeater", "awaits")
 
     async def load(self, name: str, config: str | None, files: Any) -> None:
         if name == "bad":
@@ -94,6 +94,7 @@ FACTS = [
     ("sorted(request.requested_output_names())", ["text"]),
     ("json.loads(request.trace().get_context())", {"traceparent": "00-1"}),
     ("request.is_cancelled()", False),
+    ("sys.argv", [""]),
     ("[each.name() for each in request.inputs()]", ["text"]),
     ("pb.get_input_tensor_by_name(request, 'nothing')", None),
     ("pb.get_input_tensor_by_name(request, 'text').shape()", [1]),
@@ -254,6 +255,49 @@ return [told(each)["sum"] for each in [*asyncio.run(both()), *responses]]
 """
     )
     assert run(stage, runner, code) == [[[6, 8]]] * 13
+
+
+# Responds once the file that its text names is there.
+AWAITS = """
+def execute(self, requests):
+    path = pb.get_input_tensor_by_name(requests[0], "text").as_numpy()[0].decode()
+    deadline = time.monotonic() + 20
+    while not os.path.exists(path) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    sender = requests[0].get_response_sender()
+    found = np.array([str(os.path.exists(path)).encode()], object)
+    sender.send(pb.InferenceResponse([pb.Tensor("text", found)]), flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_a_stream_that_is_awaited_lets_others_run(
+    stage: Stage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """While a coroutine awaits the first response of a decoupled model, the model's other coroutines go on."""
+    config = TEXT_CONFIG + "model_transaction_policy { decoupled: true }"
+    awaits = stage.start(model(tmp_path_factory.mktemp("models") / "awaits", AWAITS, config))
+    adder = stage.start(read(TEST_MODELS / "adder"))
+    spec = model(tmp_path_factory.mktemp("models") / "runner", RUNNER, TEXT_CONFIG)
+    caller = stage.start(spec, infer=host_of(stage, awaits=awaits, adder=adder), control=control)
+    code = (
+        BLS
+        + f"""
+import asyncio
+async def reader():
+    path = pb.Tensor("text", np.array([b{str(tmp_path / "now")!r}], object))
+    request = pb.InferenceRequest(model_name="awaits", requested_output_names=["text"], inputs=[path])
+    answers = [*await request.async_exec(decoupled=True)]
+    return [told(each) if each.has_error() else told(each)["text"][0].decode() for each in answers]
+async def writer():
+    for _ in range(20):
+        await ask().async_exec()
+    open({str(tmp_path / "now")!r}, "w").close()
+async def both():
+    return (await asyncio.gather(reader(), writer()))[0]
+return asyncio.run(both())
+"""
+    )
+    assert run(stage, caller, code) == ["True"]
 
 
 def test_control_of_models(stage: Stage, runner: InstanceSet) -> None:
