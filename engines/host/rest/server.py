@@ -48,6 +48,10 @@ _CLOSE_END = b"connection: close\r\n\r\n"
 # Triton also serves requests without a Host field.
 _HOST, _NO_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE), b"host: -\r\n\r\n"
 
+# A chunked body may have a length as well, which does not count; nothing after it is a request (RFC 9112 section 6.3).
+_LENGTH = re.compile(rb"(?<=\r\n)content-length:[ \t]*[0-9]+[ \t]*\r\n", re.IGNORECASE)
+_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
+
 _STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in responses.items()}
 
 
@@ -56,12 +60,20 @@ class PreparedRequest:
 
     def __init__(self, head: bytes, application: Application) -> None:
         """Raises: GatewayError(BAD_REQUEST)."""
-        read = read_request_head(head if _HOST.search(head) else head[:-2] + _NO_HOST)
+        complete = head if _HOST.search(head) else head[:-2] + _NO_HOST
+        length_counts = True
+        try:
+            read = read_request_head(complete)
+        except GatewayError:
+            if len(_LENGTH.findall(complete)) != 1 or not _CODING.search(complete):
+                raise
+            read = read_request_head(_LENGTH.sub(b"", complete))
+            length_counts = False
         self.method = read.method
         self.path = read.target.partition(b"?")[0].decode("latin-1")
         self.headers = dict(read.fields)
         self.length = read.length
-        self.keep_alive = read.keep_alive
+        self.keep_alive = read.keep_alive and length_counts
         self.expects_continue = read.expects_continue
         self.is_http_10 = read.is_http_10
         direct = getattr(application, "direct", None)

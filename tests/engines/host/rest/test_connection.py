@@ -223,6 +223,30 @@ def test_what_is_left_of_a_body_that_no_one_needs_is_read_past():
     assert not closes
 
 
+def test_a_length_beside_chunks_does_not_count():
+    """A chunked request with a content-length is answered, and what follows on the connection is no request."""
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    both = CHUNKED.replace(b"transfer-encoding", b"content-length: 5\r\ntransfer-encoding")
+    written, closes = sent(both + chunks + LIVE)
+    assert [reply[:3] for reply in written.split(b"HTTP/1.1 ")[1:]] == [b"200"]
+    assert b"connection: close" in written and closes
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"content-length: 5\r\ncontent-length: 6\r\ntransfer-encoding: chunked",
+        b"content-length: -5\r\ntransfer-encoding: chunked",
+        b"content-length: 5\r\ntransfer-encoding: gzip, chunked",
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked",
+    ],
+)
+def test_ambiguous_lengths_are_refused(fields):
+    """Two lengths, or other codings beside a length, are malformed."""
+    written, closes = sent(CHUNKED.replace(b"transfer-encoding: chunked", fields) + b"0\r\n\r\n")
+    assert (written[:12], closes) == (b"HTTP/1.1 400", True)
+
+
 @pytest.mark.parametrize("path", ["infer", "generate"])
 def test_a_client_that_sends_nothing_more_is_answered(path):
     """A client that has closed its sending half gets its reply, and then the connection closes."""
