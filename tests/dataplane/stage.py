@@ -158,6 +158,9 @@ class Engine:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except RuntimeError:  # uvloop's, where the gateway has reset the connection
+            if not writer.is_closing():
+                raise
         finally:
             self.num_open -= 1
             self._writers.discard(writer)

@@ -244,11 +244,12 @@ def test_messages_have_a_limit():
 
 
 def test_headers_and_trace_context_reach_the_service(stage, channel):
-    """Matching headers become parameters; W3C trace context is passed on."""
-    metadata = [("x-forward-a", "1"), ("other", "2"), ("traceparent", "00-aa-bb-01"), ("tracestate", "v=1")]
+    """Matching headers become parameters, with blanks around their values, as in Triton; W3C trace context is passed
+    on."""
+    metadata = [("x-forward-a", "1 "), ("other", " "), ("traceparent", "00-aa-bb-01"), ("tracestate", "v=1")]
     infer(channel, adder(parameters={"n": 5}), metadata=metadata)
     sent = stage.service.requests[-1]
-    assert sent.parameters == {"n": 5, "x-forward-a": "1"}
+    assert sent.parameters == {"n": 5, "x-forward-a": "1 "}
     assert sent.trace == {"traceparent": "00-aa-bb-01", "tracestate": "v=1"}
     for number in range(3):  # fields of one call are not cached
         infer(channel, adder(), metadata=[("traceparent", f"00-{number}")])
