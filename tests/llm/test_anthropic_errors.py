@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
 from tests.support import plain_http
@@ -78,7 +79,8 @@ def test_an_error_is_anthropics(gateway: GatewayProcess, case: str) -> None:
     error = reply.json()
     assert (reply.status_code, error["type"], error["error"]["type"]) == (status, "error", kind)
     assert error["error"]["message"]
-    assert error["request_id"] == reply.headers["x-request-id"] == "mine"
+    assert error["request_id"] == reply.headers["x-request-id"] == reply.headers["request-id"] == "mine"
+    assert len(reply.headers.get_list("request-id")) == 1
 
 
 @pytest.mark.parametrize("path", [PATH, COUNT])
@@ -103,6 +105,26 @@ def test_an_error_before_the_path_is_known(gateway: GatewayProcess) -> None:
     with Wire(gateway.http_port) as wire:
         wire.send(b"POST /v1/messages HTTP/1.1\r\nbad head\r\n\r\n")
         assert list(json.loads(wire.read_reply().body)) == ["error"]
+
+
+def test_a_translated_reply_names_its_request(gateway: GatewayProcess) -> None:
+    """Anthropic's client finds the request's id, whole and streamed."""
+    with anthropic.Anthropic(base_url=gateway.http_url, api_key="none", max_retries=0) as client:
+        headers = {"x-request-id": "mine"}
+        more: Any = {"model": "chat", "messages": TURNS, "max_tokens": 3, "extra_headers": headers}
+        assert client.messages.create(**more)._request_id == "mine"
+        with client.messages.stream(**more) as stream:
+            assert stream.response.headers["request-id"] == "mine"
+        counted = client.messages.count_tokens(model="chat", messages=TURNS, extra_headers=headers)
+        assert counted._request_id == "mine"
+
+
+def test_errors_over_http2(gateway: GatewayProcess) -> None:
+    """Over HTTP/2 they are the same, also of a body that is too long."""
+    with httpx.Client(http1=False, http2=True, trust_env=False, timeout=60) as client:
+        for sent, status in ((b"{}", 400), (b" " * (MAX_BODY_BYTES + 1), 413)):
+            reply = client.post(gateway.http_url + PATH, content=sent, headers={"x-request-id": "mine"})
+            assert (reply.status_code, reply.json()["type"], reply.json()["request_id"]) == (status, "error", "mine")
 
 
 def test_the_client_raises_its_own_errors(gateway: GatewayProcess) -> None:

@@ -23,6 +23,7 @@ CHUNKS = b"\r\ntransfer-encoding: chunked"
 
 _OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
 _REQUEST_ID = b"x-request-id"
+ANTHROPIC_REQUEST_ID = b"request-id"  # where its clients look for it
 _NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
 
 
@@ -58,7 +59,10 @@ def error_reply(
 ) -> tuple[int, bytes, list[Field]]:
     """The status, the body and the fields of a whole reply that is an error; `fields` are further ones."""
     request_id = next((value for name, value in fields if name == _REQUEST_ID), b"")
-    return error_status(error, api), error_content(error, api, request_id), [*fields, *reason_fields(error)]
+    more = [*fields, *reason_fields(error)]
+    if api is LlmApi.MESSAGES and request_id:
+        more.append((ANTHROPIC_REQUEST_ID, request_id))
+    return error_status(error, api), error_content(error, api, request_id), more
 
 
 def lines_of(fields: Iterable[Field]) -> bytes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_replies import ANTHROPIC_REQUEST_ID
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.server_timing import FIELD
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.operations import LlmApi
 from gateway.protocol.translator import Reply
 from gateway.wire.http1.head import Field
 
@@ -35,7 +37,7 @@ class TranslatedReply:
 
     def respond(self, reply: Reply) -> None:
         """The reply, whole."""
-        fields = self._fields()
+        fields = self._reply_fields()
         if reply.head_bytes is not None:
             fields.append((HEAD_BYTES, b"%d" % reply.head_bytes))
         self.is_over = True
@@ -48,7 +50,7 @@ class TranslatedReply:
             return
         self.begun = True
         self._client.write_at_once()
-        self._client.start_stream(_EVENTS, [_NO_CACHE, *self._fields()], events)
+        self._client.start_stream(_EVENTS, [_NO_CACHE, *self._reply_fields()], events)
 
     def end(self, events: bytes) -> None:
         """The last of a stream."""
@@ -68,6 +70,13 @@ class TranslatedReply:
             self._client.break_off(event)
         else:
             self._client.refuse(error, self._fields())
+
+    def _reply_fields(self) -> list[Field]:
+        """The fields of a reply that is no refusal."""
+        fields = self._fields()
+        if self._plan.api is LlmApi.MESSAGES:
+            fields += [(ANTHROPIC_REQUEST_ID, value) for name, value in fields if name == b"x-request-id"]
+        return fields
 
     def _fields(self) -> list[Field]:
         """The fields that go on."""

@@ -18,10 +18,9 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import log_request
-from gateway.dataplane.context.local_replies import error_content, error_event, error_status
+from gateway.dataplane.context.local_replies import error_event, error_reply
 from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
@@ -347,11 +346,10 @@ class TranslatingHandler(Handler, ReplySink):
             return
         self._reply.is_over = True
         self._outcome.failed(error)
-        api = self._request.plan.api
-        status = error_status(error, api)
+        known = [*self._route_target.reply_fields, (b"x-request-id", self._request.id or b"")]
+        status, content, fields = error_reply(error, self._request.plan.api, known)
         self._count(error.kind.value, status)
-        fields = [*self._route_target.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
-        self._client.respond(status, error_content(error, api, self._request.id or b""), fields)
+        self._client.respond(status, content, fields)
 
     def _reported(self, error: Exception) -> GatewayError:
         """The error as the client gets it: one that is none of the gateway's is logged."""
