@@ -93,7 +93,9 @@ def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
 def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
     """The restriction of Triton's metadata API covers OpenAI's model list."""
     reply = send(host.http_port, "GET", "/v1/models")
-    assert (reply.status, reply.body) == (403, b'{"error":"This API is restricted, expecting header \'admin\'"}')
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["type"]) == (403, "permission_error")
+    assert error["message"] == "This API is restricted, expecting header 'admin'"
 
 
 def test_an_adapter_is_named_as_a_model_or_beside_one(host: HostProcess) -> None:
