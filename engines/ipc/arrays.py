@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engines.core.datatypes import Array, numpy_datatype
-from engines.core.errors import invalid
+from engines.core.errors import internal, invalid
 from engines.core.messages import SharedMemory
 from engines.ipc.arena import Arena, Mapping
 from engines.ipc.protocol import INLINE_BYTES, PackedTensor
@@ -144,7 +144,7 @@ class ArrayStore:
 
     def _write_there(self, name: str, data: Any, size: int, place: SharedMemory) -> tuple[str, int, int]:
         if size > place.num_bytes:
-            raise invalid(
+            raise internal(
                 f"shared memory size specified with the request for output '{name}' ({place.num_bytes} bytes) should "
                 f"be at least {size} bytes to hold the results"
             )

@@ -119,6 +119,14 @@ def answer_of(ask: Callable[[], Any], reply: Callable[[Any], Any]) -> Any:
         return {"refused": "no answer", "message": str(error)}
 
 
+def outcome(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result of a client's call, or its refusal."""
+    try:
+        return call(*arguments, **options)
+    except InferenceServerException as error:
+        return refusal(error)
+
+
 def refusal(error: InferenceServerException) -> dict[str, Any]:
     return {"refused": error.status(), "message": error.message()}
 

@@ -28,7 +28,16 @@ _PATTERN = r"x-forward-.*|^x-(?P<kind>\pL[[:digit:]])\z|(?-i)X-Case-.|\Qx.y\E"
 FORWARDED = [f"--{front}-header-forward-pattern={_PATTERN}" for front in ("http", "grpc")]
 CACHE = ["--cache-config=local,size=4194304"]
 SUMMARIES = ["--metrics-config=summary_latencies=true", "--metrics-config=summary_quantiles=0.5:0.05,1:0.001"]
-EXPLICIT = ["--model-control-mode=explicit", "--rate-limit=execution_count", *FORWARDED, *CACHE, *SUMMARIES]
+# The trace settings need a key, with another name for each front.
+RESTRICTED = ["--http-restricted-api=trace:trace-key=secret", "--grpc-restricted-protocol=trace:trace-key=secret"]
+EXPLICIT = [
+    "--model-control-mode=explicit",
+    "--rate-limit=execution_count",
+    *FORWARDED,
+    *CACHE,
+    *SUMMARIES,
+    *RESTRICTED,
+]
 
 # Triton takes some seconds to load a model while others load.
 LOAD_SECONDS = 60.0

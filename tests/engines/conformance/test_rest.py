@@ -1,13 +1,14 @@
-"""REST requests that Triton's clients do not send, put to Triton and the host alike."""
+"""Requests that the scenarios do not have, put to Triton and the host alike: raw ones, restricted ones."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import tritonclient.grpc as grpc_client
 
-from tests.engines.conformance.asking import Server
+from tests.engines.conformance.asking import Server, is_refusal, outcome
 from tests.engines.conformance.differences import assert_alike
-from tests.engines.conformance.pair import Pair
+from tests.engines.conformance.pair import Pair, rest_client
 from tests.engines.conformance.test_gateway_calls import comparable
 from tests.support.wire import Wire, send
 
@@ -74,3 +75,44 @@ def test_half_closed(case: str, pair: Pair) -> None:
             return comparable(wire.read_reply(line.split()[0])), wire.is_closed_by_server()
 
     assert_alike(f"half-closed: {case}", *pair.ask(ask))
+
+
+@pytest.mark.parametrize("key", [None, "wrong", "secret"])
+def test_restricted_apis(key: str | None, pair: Pair) -> None:
+    """An API that needs a key is refused without it, alike over REST and gRPC; others need none."""
+
+    def ask(server: Server) -> list[Any]:
+        with rest_client(server) as rest, grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as grpc:
+            return [
+                *(
+                    outcome(client.get_trace_settings, headers=None if key is None else {f"{prefix}trace-key": key})
+                    for client, prefix in ((rest, ""), (grpc, "triton-grpc-protocol-"))
+                ),
+                rest.is_server_live(),
+                grpc.is_server_live(),
+            ]
+
+    triton, host = pair.ask(ask)
+    assert [is_refusal(answer) for answer in triton[:2]] == [key != "secret"] * 2
+    without_settings = [is_refusal(answer) for answer in triton] == [False] * 4
+    if without_settings:  # their files and counts are each server's own
+        triton, host = ([type(answer).__name__ for answer in answers] for answers in (triton, host))
+    assert_alike(f"restricted: {key}", triton, host)
+
+
+NOT_FINITE = {
+    "JSON": b'{"inputs":[{"name":"fp64","datatype":"FP64","shape":[3],"data":[NaN,Infinity,-Infinity]}]}',
+    "short spellings": b'{"inputs":[{"name":"fp32","datatype":"FP32","shape":[3],"data":[Inf,-Inf,-NaN]}]}',
+    "too large for FP32": b'{"inputs":[{"name":"fp32","datatype":"FP32","shape":[2],"data":[1e39,-1e39]}]}',
+}
+
+
+@pytest.mark.parametrize("case", NOT_FINITE)
+def test_not_finite_in_json(case: str, pair: Pair) -> None:
+    """Numbers that are not finite go both ways in JSON."""
+    pair.load(["types"])
+
+    def ask(server: Server) -> Any:
+        return comparable(send(server.http_port, "POST", "/v2/models/types/infer", NOT_FINITE[case]))
+
+    assert_alike(f"not finite: {case}", *pair.ask(ask))
