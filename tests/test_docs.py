@@ -47,3 +47,18 @@ def test_named_modules_exist(page: Path) -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", page.read_text())) - TRITONS
     missing = {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in FILES)}
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_named_tests_exist(page: Path) -> None:
+    """Each test that a page names (`rest/test_app.py::test_infer`) is a function of such a file."""
+    named = set(re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text()))
+    missing = {
+        f"{name}::{function}"
+        for name, function in named
+        if not any(
+            f"/{file}".endswith(f"/{name}") and re.search(rf"def {function}\(", (REPOSITORY / file).read_text())
+            for file in FILES
+        )
+    }
+    assert not missing
