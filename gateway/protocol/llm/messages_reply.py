@@ -24,6 +24,7 @@ from gateway.protocol.llm.errors import ANTHROPIC_TYPES, anthropic_error
 from gateway.protocol.llm.json_fields import Fields, misunderstood, text_in
 from gateway.protocol.llm.messages_turns import REDACTED, json_object
 from gateway.protocol.llm.reply_reader import JsonReplyReader
+from gateway.protocol.llm.token_estimate import estimated_prompt_tokens
 from gateway.protocol.llm.usage import read_usage
 
 _FINISH_REASONS = {
@@ -222,9 +223,11 @@ class MessagesReplyWriter(BlockReplyWriter[ContentBlock]):
         out.append(b"%b%b}}\n\n" % (prefix, orjson.dumps(signature)))
 
     def _write_start(self, out: list[bytes]) -> None:
-        self._write(
-            {"type": "message_start", "message": self._reply({"stop_reason": None, "stop_sequence": None})}, out
-        )
+        """Some clients read the prompt's tokens here alone, before any engine has counted them: an estimate, which the
+        count of `message_delta` replaces."""
+        prompt = TokenUsage(estimated_prompt_tokens(self._generation))
+        message = self._reply({"stop_reason": None, "stop_sequence": None}) | {"usage": _usage(prompt)}
+        self._write({"type": "message_start", "message": message}, out)
 
     def _write_end(self, out: list[bytes]) -> None:
         self._write({"type": "message_delta", "delta": self._ending(), "usage": _usage(self._used)}, out)

@@ -11,8 +11,10 @@ from gateway.protocol.llm.canonical import (
     EngineFailed,
     Finished,
     Generation,
+    Message,
     ReasoningDelta,
     Started,
+    Text,
     TextDelta,
     TokenUsage,
     ToolCallDelta,
@@ -328,3 +330,12 @@ def test_arguments_that_are_no_json():
     events = [Started(), ToolCallDelta(0, "c", "f", '{"a":'), Finished("length"), TokenUsage()]
     [block] = json.loads(writer().whole(events)[1])["content"]
     assert block["input"] == {"INVALID_JSON": '{"a":'}
+
+
+def test_the_prompt_is_estimated_at_the_start():
+    """A stream begins with an estimate of the prompt's tokens, and ends with the engine's count."""
+    generation = Generation("m", messages=(Message("user", (Text("x" * 40),)),))
+    wrote = MessagesReplyWriter(generation, id="msg_own", created=7, model="own")
+    written = told_of(wrote.feed([Started(), TextDelta("a"), Finished(), TokenUsage(7, 1)]))
+    assert written[0]["message"]["usage"]["input_tokens"] == 10
+    assert written[-2]["usage"]["input_tokens"] == 7
