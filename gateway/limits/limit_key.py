@@ -48,6 +48,21 @@ class LimitedRequest(Protocol):
         ...
 
 
+def header_names(spec: LimitSpec, identity: IdentitySpec) -> frozenset[bytes]:
+    """The names of the header fields that a key is read from, in lower case."""
+    names: set[str] = set()
+    for part in spec.per:
+        if part == "key":
+            names.update(("authorization", "x-api-key", "api-key"))
+        elif part.startswith("header:"):
+            names.add(part.removeprefix("header:"))
+    if "tenant" in spec.per:
+        names.add(identity.tenant_header)
+    if "session" in spec.per:
+        names.add(identity.session_header)
+    return frozenset(name.encode("ascii") for name in names)
+
+
 def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedRequest], LimitKey]:
     """Returns: the function that reads a request's key; a missing value is empty."""
     readers = [_reader(part, identity) for part in spec.per]

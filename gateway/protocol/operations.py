@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 # The version of Triton whose protocol this is, which clients of V2 read in `/v2`.
@@ -191,6 +192,10 @@ def model_path(model: str, version: str) -> str:
 
 def read_path(path: str) -> ApiCall | None:
     """Name the operation that a path (without its query) asks for; None where there is nothing."""
+    return _cached_path(path) if len(path) <= _LONGEST_CACHED_PATH else _read_path(path)
+
+
+def _read_path(path: str) -> ApiCall | None:
     fixed = _FIXED.get(path)
     if fixed is not None:
         return fixed
@@ -214,3 +219,8 @@ def read_path(path: str) -> ApiCall | None:
         name = unquote(path[len(_OPENAI_MODEL) :])
         return ApiCall(Operation.MODEL_LIST, _GET, name, api=LlmApi.CHAT)
     return None
+
+
+# Clients choose paths: there are few, and they are short, but for hostile ones.
+_LONGEST_CACHED_PATH = 256
+_cached_path = lru_cache(4096)(_read_path)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from copy import copy
 from enum import Enum
+from functools import partial
 from time import monotonic
 
 from gateway.config.settings import Settings
@@ -19,7 +20,7 @@ from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import read_name, read_text
-from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, read_length, read_request_head
+from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
@@ -43,6 +44,8 @@ _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # A bound for clients that invent names.
 _MAX_NAMES = 4096
+# Plans of one generation of the cache, of about 2 KB each: models, tenants and client libraries multiply.
+_MAX_PLANS = 4096
 
 
 class FieldKind(Enum):
@@ -68,7 +71,7 @@ class FieldKinds(dict[bytes, FieldKind]):
         """`own` are read for each request; `few_differ_in` are read for all requests of a plan."""
         super().__init__()
         self._few_differ_in = few_differ_in
-        self._own = frozenset({*own, snapshot.session_field, *snapshot.unit_fields})
+        self._own = frozenset({*own, snapshot.session_field, *snapshot.unit_fields, *snapshot.limit_fields})
         if snapshot.session_cookie:
             self._own |= {b"cookie"}
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
@@ -106,7 +109,7 @@ class Request:
     engine.
     """
 
-    __slots__ = ("_fields", "id", "json_length", "length", "lines", "plan", "session", "timing", "units")
+    __slots__ = ("_fields", "_own", "id", "json_length", "length", "lines", "plan", "session", "timing", "units")
 
     def __init__(self, plan: PreparedHead, own: list[Field], lines: bytes) -> None:
         """`own` are the fields that are read for each request, names in lower case.
@@ -115,6 +118,7 @@ class Request:
         """
         self.plan = plan
         self.timing: Timing | None = None
+        self._own = own
         self._fields: list[Field] | None = None
         self.id = plan.request_id
         self.json_length = plan.json_length
@@ -154,7 +158,7 @@ class Request:
         made.session = self.session
         made.units = self.units
         made.timing = self.timing
-        made.length, made.lines, made._fields = self.length, self.lines, self._fields
+        made.length, made.lines, made._fields, made._own = self.length, self.lines, self._fields, self._own
         if content_length is not None:
             made.length = content_length
             made.replace_lines(self.lines_without((_LENGTH,)) + b"content-length: %d\r\n" % content_length)
@@ -185,7 +189,8 @@ class Request:
         """The first of the client's fields of this name, in lower case."""
         if name == _REQUEST_ID:
             return self.id
-        for field in self.fields:
+        # The fields that limits read are at hand, or missing.
+        for field in self._own if name in self.plan.snapshot.limit_fields else self.fields:
             if field[0] == name:
                 return field[1]
         return self.plan.field(name)
@@ -238,8 +243,8 @@ class HeadReader:
         self._snapshot = snapshot
         self._settings = settings
         self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), _FEW_DIFFER_IN)
-        self._plans = Memo(lambda shared: PreparedHead(read_request_head(shared + b"\r\n\r\n"), snapshot, settings))
-        self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
+        self._plans = Memo(partial(_plan_of, snapshot=snapshot, settings=settings), _MAX_PLANS)
+        self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings), _MAX_PLANS)
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.
         self._requests = Memo(copy(self)._read, on_second_sight=True)
 
@@ -310,6 +315,15 @@ class HeadReader:
         request.session = session_of(self._snapshot, plan.head.fields, [])
         request.units = units_of(self._snapshot, plan.head.fields)
         return request
+
+
+def _plan_of(shared: bytes, snapshot: Snapshot, settings: Settings) -> PreparedHead:
+    """The plan of heads with these lines of the kind SHARED. Raises: GatewayError(BAD_REQUEST)."""
+    request_line, *lines = shared.split(b"\r\n")
+    try:
+        return PreparedHead(head_of_lines(request_line, lines), snapshot, settings)
+    except ValueError as error:
+        raise _bad_request(error) from error
 
 
 def _bad_request(error: ValueError) -> GatewayError:

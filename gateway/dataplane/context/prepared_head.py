@@ -44,6 +44,9 @@ _OPENAI_PATHS = "/v1/"
 _ANTHROPIC_PATHS = "/v1/messages"
 
 
+_NO_CALL = ApiCall(Operation.SERVER_LIVE, ())  # where the path names nothing
+
+
 class UpstreamHead(NamedTuple):
     """The head for the engine of a target: the request line, the fields; `passes`: whatever the body."""
 
@@ -96,13 +99,13 @@ class PreparedHead:
         """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
-        self._named: dict[bytes, bytes] | None = None
+        self._named = named = dict(reversed(head.fields))
         self.request_line = (head.method, head.target.decode("latin-1"))
-        self.encoding = head.value(_ENCODING)  # of the body
-        self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
+        self.encoding = named.get(_ENCODING)  # of the body
+        self.keeps_forwarded_proto = settings.trust_forwarded and b"x-forwarded-proto" in named
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
-        self.wants_timing = head.value(REQUEST_FIELD) is not None
+        self.wants_timing = REQUEST_FIELD in named
         self._read_request_fields()
         self.lines = b""
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
@@ -114,7 +117,7 @@ class PreparedHead:
         self.passes = False  # whether the target's engine takes it as it is, whatever the body
         self.passes_if_kept = False  # the same of requests whose session does not have another target
         self.error: GatewayError | None = None
-        self.call = ApiCall(Operation.SERVER_LIVE, ())
+        self.call = _NO_CALL
         self.is_fleet = False
         self.is_inference = False
         self.arm_selector: ArmSelector | None = None  # where the route is known, and each request has an arm of its own
@@ -137,7 +140,7 @@ class PreparedHead:
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
             return
         try:
-            forced = forced_by(snapshot, head.value)
+            forced = forced_by(snapshot, named.get)
         except GatewayError as error:
             self.error = error
             return
@@ -155,17 +158,15 @@ class PreparedHead:
 
     def _read_request_fields(self) -> None:
         """Read the fields that `Request` reads elsewhere where no rule reads them."""
-        self.request_id = self.head.value(b"x-request-id")
-        self.json_length = self.head.value(b"inference-header-content-length")
-        length = self.head.value(b"content-length")
+        named = self._named
+        self.request_id = named.get(b"x-request-id")
+        self.json_length = named.get(b"inference-header-content-length")
+        length = named.get(b"content-length")
         self.length_line = b"content-length: %b\r\n" % length if length is not None else b""
 
     def field(self, name: bytes) -> bytes | None:
         """The first field of this name, in lower case."""
-        named = self._named
-        if named is None:
-            named = self._named = dict(reversed(self.head.fields))
-        return named.get(name)
+        return self._named.get(name)
 
     def decide(
         self, body: BodyFacts | None, session: str | None, units: dict[str, str] | None = None
@@ -199,7 +200,6 @@ class PreparedHead:
     def uncached_copy(self) -> PreparedHead:
         """A copy without what is cached for this head."""
         prepared = copy(self)
-        prepared._named = None
         prepared._models, prepared._leading, prepared.translated, prepared.calls = {}, {}, {}, {}
         return prepared
 
@@ -208,7 +208,7 @@ class PreparedHead:
         prepared = copy(self)
         prepared.head = copy(self.head)
         prepared.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
-        prepared._named = None
+        prepared._named = dict(reversed(prepared.head.fields))
         prepared.encoding = None
         prepared._models = {}
         prepared._leading = {}
@@ -224,6 +224,7 @@ class PreparedHead:
         prepared.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
+        prepared._named = dict(reversed(fields))
         prepared._read_request_fields()
         prepared.encoding = None
         prepared.without_body = False
@@ -253,7 +254,9 @@ class PreparedHead:
 
     def lines_for(self, engine: Engine) -> bytes:
         """The fields as the engine gets them; those that it declares itself take the place of the caller's."""
-        replaced = self.snapshot.own_fields.union(engine.extra_names)
+        replaced = self.snapshot.own_fields
+        if engine.extra_names:
+            replaced = replaced.union(engine.extra_names)
         return _forwarded_lines(self.head, replaced, self._trust_forwarded)
 
     def _decide_early(self) -> None:
@@ -281,11 +284,10 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
 
     Raises: GatewayError (FORBIDDEN, BAD_REQUEST).
     """
-    forcing = snapshot.table.forcing
-    value_ = value(forcing.spec.header.encode())
-    if value_ is None:
+    arm = value(snapshot.forcing_field)
+    if arm is None:
         return None
-    return forcing.read(read_text(value_), read_text(value(forcing.spec.key_header.encode()) or b""))
+    return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
 
 
 def no_route(facts: Facts) -> GatewayError:

@@ -18,6 +18,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.limit import Limit
+from gateway.limits.limit_key import header_names
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
@@ -191,6 +192,7 @@ class Snapshot:
         self._rules = rules
         self.table = yield from Table.compiled(rules, number)
         self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
+        self.limit_fields = frozenset[bytes]().union(*(header_names(spec, rules.identity) for spec in rules.limits))
         used = yield from find_used_fields(rules)
         self.parameters_used = used.parameters
         # Headers that only experiments assign by: few requests share them.
@@ -233,8 +235,9 @@ class Snapshot:
         self._used_engines = list(used_engines.values())
         self.set_weights(NO_WEIGHTS)
         # The fields that force arms are for the gateway alone
-        forcing = rules.forcing
-        self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
+        self.forcing_field = rules.forcing.header.encode()
+        self.forcing_key_field = rules.forcing.key_header.encode()
+        self.own_fields = frozenset({self.forcing_field, self.forcing_key_field})
         self.is_mirrored = False
         for route, declared in zip(self.table.routes, rules.routes, strict=True):
             if declared.shadow is not None:

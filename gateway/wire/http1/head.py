@@ -17,6 +17,7 @@ from contextlib import suppress
 import httptools
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.memo import Memo
 
 HEAD_END = b"\r\n\r\n"
 
@@ -133,6 +134,25 @@ def read_request_head(head: bytes) -> RequestHead:
         return RequestHead(parser.get_method(), collected.url, collected.fields, is_http_10)
     except (httptools.HttpParserError, ValueError) as error:
         raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+
+
+def head_of_lines(request_line: bytes, lines: list[bytes]) -> RequestHead:
+    """A head from its lines without their CRLF, which have only legal bytes, and tokens as names. What llhttp reads of
+    a request line is cached: many requests share it. Raises: GatewayError(BAD_REQUEST), ValueError."""
+    method, target, is_http_10 = _request_lines(request_line)
+    fields = []
+    for line in lines:
+        name, _, value = line.partition(b":")
+        fields.append((name.lower(), value.strip(b" \t")))
+    return RequestHead(method, target, fields, is_http_10)
+
+
+def _read_request_line(line: bytes) -> tuple[bytes, bytes, bool]:
+    head = read_request_head(line + b"\r\nhost: any\r\n\r\n")
+    return head.method.encode("ascii"), head.target, head.is_http_10
+
+
+_request_lines = Memo(_read_request_line)
 
 
 def read_response_head(head: bytes) -> ResponseHead:

@@ -1,6 +1,10 @@
 """Reading of request heads: what is shared, what is a request's own, and what goes on as it came."""
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.config.rules import load_texts
 from gateway.config.settings import Settings
@@ -8,6 +12,7 @@ from gateway.dataplane.context.head_reader import HeadReader, Request
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.observability.metrics import Metrics
 from gateway.protocol.errors import GatewayError
+from gateway.wire.http1.head import read_request_head
 
 RULES = """
 version: 1
@@ -20,9 +25,9 @@ routes:
 """
 
 
-def reader(*, trust_forwarded: bool = False) -> HeadReader:
-    settings = Settings(trust_forwarded=trust_forwarded)
-    return HeadReader(Snapshot(load_texts({"rules.yaml": RULES}).rules, 1, settings, Metrics()), settings)
+def reader(*, trust_forwarded: bool = False, more: str = "") -> HeadReader:
+    options = Settings(trust_forwarded=trust_forwarded)
+    return HeadReader(Snapshot(load_texts({"rules.yaml": RULES + more}).rules, 1, options, Metrics()), options)
 
 
 def head(*lines: str, target: str = "/v2/models/m/infer", opening: str = "") -> bytes:
@@ -130,3 +135,63 @@ def test_invented_names_need_no_memory() -> None:
     for number in range(10_000):
         assert read(head(f"X-{number}: 1")).lines == b"X-%d: 1\r\n" % number
     assert len(read._kinds) <= 4096
+
+
+def test_fields_that_limits_read_are_at_hand() -> None:
+    """A limit's fields are each request's own: clients that differ in them share a plan."""
+    read = reader(more="limits: [{name: l, per: [tenant, key], requests_per_second: 9}]\n")
+    one, other = read(head("X-Tenant: t", "X-API-Key:  k ", "X-A: 1")), read(head("Authorization: Bearer b"))
+    assert one.plan is other.plan
+    assert [one.value(name) for name in (b"x-tenant", b"x-api-key", b"authorization", b"x-a")] == [
+        b"t",
+        b"k",
+        None,
+        b"1",
+    ]
+    assert (other.value(b"x-tenant"), other.value(b"authorization")) == (None, b"Bearer b")
+    assert one.lines == b"X-Tenant: t\r\nX-API-Key:  k \r\nX-A: 1\r\n"
+
+
+LINES = st.sampled_from(
+    [
+        *(b"Host: h", b"host:\th2 ", b"Connection: close", b"connection: Keep-Alive", b"Connection: x-a, close"),
+        *(b"Content-Length: 5", b"content-length: 05", b"Content-Length: +5", b"Transfer-Encoding: chunked"),
+        *(b"transfer-encoding : chunked", b"Transfer-Encoding: gzip, chunked", b"Expect: 100-continue", b"Expect: x"),
+        *(b" folded", b"\tfolded: 1", b"X-A: 1", b"X-B:", b"X-C:\t a b\t", b"x-tier: gold", b"no colon", b": none"),
+        *(b"Upgrade: h2c", b"TE: trailers", b"X\x00: 1", b"X-D: \x01", b"X-E: \xe9", b"X-F: a\rb", b"Keep-Alive: 5"),
+        *(b"Content-Type: application/json", b"Proxy-Authorization: b", b"Via: 1.1 a", b"x(y): 1", b"X-Z: \x7f"),
+    ]
+)
+OPENINGS = st.sampled_from(
+    [
+        *(b"POST /v2/models/m/infer HTTP/1.1", b"GET /v2 HTTP/1.0", b"GET http://h/v2 HTTP/1.1", b"OPTIONS * HTTP/1.1"),
+        *(b"get /v2 HTTP/1.1", b"GET /v2", b"GET  /v2 HTTP/1.1", b"GET /v2 HTTP/2.0", b"G\xe9T /v2 HTTP/1.1", b""),
+        *(b"POST /a b HTTP/1.1", b" POST /v2 HTTP/1.1", b"DESCRIBE /v2 RTSP/1.0", b"POST /v2 HTTP/1.1 "),
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(OPENINGS, st.lists(LINES, max_size=6))
+def test_heads_are_read_as_llhttp_reads_them(opening: bytes, lines: list[bytes]) -> None:
+    """The reader takes what llhttp and RFC 9112 take, refuses what they refuse, and reads the same of it."""
+    text = b"\r\n".join([opening, *lines, b"", b""])
+    expected = None
+    with suppress(GatewayError):
+        expected = read_request_head(text)
+    for _ in range(2):
+        try:
+            request = READER(text)
+        except GatewayError:
+            assert expected is None
+            continue
+        assert expected is not None
+        found = request.plan.head
+        assert (found.method, found.target, request.length) == (expected.method, expected.target, expected.length)
+        assert (found.keep_alive, found.is_http_10) == (expected.keep_alive, expected.is_http_10)
+        assert found.expects_continue == expected.expects_continue
+        fields = sorted({(name, value.rstrip(b" \t")) for name, value in (*found.fields, *request.fields)})
+        assert fields == sorted({(name, value.rstrip(b" \t")) for name, value in expected.fields})
+
+
+READER = reader()

@@ -256,6 +256,7 @@ def test_a_closed_terminal_stops_the_fleet(tmp_path: Path) -> None:
     )
     pid, terminal = pty.fork()
     if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.chdir(REPOSITORY)
         os.execv(sys.executable, [sys.executable, "-m", "engines", "fleet", str(tmp_path / "fleet.yaml")])
     shown = b""
