@@ -95,7 +95,7 @@ class PagedBackend:
         id = str(next(self._ids))
         generation = self._prompt_builder.generate_request(id, parsed, arrived)
         if parsed.only_counts:
-            request.respond(counted(generation.prompt))
+            request.respond(counted(generation.prompt, parsed.outputs))
             return
         stream = ResponseStream(
             request,

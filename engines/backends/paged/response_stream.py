@@ -149,9 +149,10 @@ class ResponseStream:
                 return np.array([usage.prompt], np.uint32)
 
 
-def counted(prompt: Sequence[int]) -> dict[str, Array]:
-    """The outputs of a request that only counts the tokens of its prompt."""
-    return {"text_output": _texts([""]), "num_input_tokens": np.array([len(prompt)], np.uint32)}
+def counted(prompt: Sequence[int], names: frozenset[str]) -> dict[str, Array]:
+    """The outputs of a request that only counts the tokens of its prompt, and lists them where `token_ids` is one."""
+    outputs = {"text_output": _texts([""]), "num_input_tokens": np.array([len(prompt)], np.uint32)}
+    return outputs | {"token_ids": _texts([str(list(prompt))])} if "token_ids" in names else outputs
 
 
 def _texts(texts: Sequence[str]) -> Array:

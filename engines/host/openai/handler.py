@@ -16,10 +16,11 @@ import orjson
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferResponse
 from engines.host.client_limits import ClientLimits
-from engines.host.exchange import JSON, BodyTooLongError, Exchange, Fields
-from engines.host.openai.models import LanguageModels
+from engines.host.exchange import JSON, BodyTooLongError, ClientGoneError, Exchange, Fields
+from engines.host.openai.models import LanguageModel, LanguageModels
 from engines.host.openai.reply_events import AnswerReader, num_input_tokens
 from engines.host.openai.request_builder import infer_request
+from engines.host.openai.tokenization import read_tokenize_request, tokenize_reply
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.request_fields import trace_of
 from engines.host.response_queue import ResponseQueue
@@ -59,7 +60,8 @@ class OpenAIFront:
                 body = self.models.listed() if api_call.model is None else self.models.one(api_call.model)
                 await exchange.reply(200, body, JSON, *id_fields)
             elif api_call.operation is Operation.COUNT_TOKENS:
-                await self._count(exchange, id_fields)
+                count = self._count if api is LlmApi.MESSAGES else self._tokenize
+                await exchange.reply(200, await count(exchange), JSON, *id_fields)
             elif api is LlmApi.EMBEDDINGS:
                 raise GatewayError(ErrorKind.UNSUPPORTED, "the language models of this host make no embeddings")
             else:
@@ -81,20 +83,34 @@ class OpenAIFront:
             body = openai_error(error.message, status)
         await exchange.reply(status, body, JSON, *fields)
 
-    async def _count(self, exchange: Exchange, id_fields: Fields) -> None:
-        """Raises: EngineError or GatewayError."""
+    async def _count(self, exchange: Exchange) -> bytes:
+        """Anthropic's count of a conversation's tokens. Raises: EngineError, GatewayError or ClientGoneError."""
         generation = read_count_request(await self._body(exchange))
         has_no_tools = generation.options.get("tool_choice") == "none"
         generation = replace(generation, options={"tool_choice": "none"} if has_no_tools else {})
+        _, response = await self._counted(exchange, generation)
+        return orjson.dumps({"input_tokens": num_input_tokens(response)})
+
+    async def _tokenize(self, exchange: Exchange) -> bytes:
+        """vLLM's list of a prompt's tokens. Raises: as `_count`."""
+        model, response = await self._counted(exchange, read_tokenize_request(await self._body(exchange)), lists=True)
+        return tokenize_reply(response, model.description.get("max_context"))
+
+    async def _counted(
+        self, exchange: Exchange, generation: Generation, *, lists: bool = False
+    ) -> tuple[LanguageModel, InferResponse]:
+        """The model, and its response to a request that generates nothing."""
         model, adapter = self.models.find(generation.model)
         id, trace = uuid4().hex, trace_of(exchange.headers)
-        request = infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace, counts=True)
+        request = infer_request(
+            generation, model=model.served.name, adapter=adapter, id=id, trace=trace, counts=True, lists_tokens=lists
+        )
         queue = ResponseQueue(exchange, request, _NO_LIMIT)
         self._service.infer(queue.call)
         await queue.complete()
-        if not queue.is_gone:
-            body = orjson.dumps({"input_tokens": num_input_tokens(_answered(queue))})
-            await exchange.reply(200, body, JSON, *id_fields)
+        if queue.is_gone:
+            raise ClientGoneError
+        return model, _answered(queue)
 
     async def _body(self, exchange: Exchange) -> bytes:
         """Raises: GatewayError, EngineError."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.openai.tool_calls import ToolCallReader
 from gateway.protocol.conversion.tensors import split_elements
@@ -19,6 +21,13 @@ def num_input_tokens(response: InferResponse) -> int:
     """The tokens of the prompt of a request that has only counted them."""
     (count,) = [_counts(output) for output in response.outputs if output.name == "num_input_tokens"]
     return count[0]
+
+
+def token_ids(response: InferResponse) -> list[int]:
+    """The tokens of the prompt of a request that has listed them."""
+    (text,) = [_texts(output)[0] for output in response.outputs if output.name == "token_ids"]
+    listed: list[int] = orjson.loads(text)
+    return listed
 
 
 class AnswerReader:

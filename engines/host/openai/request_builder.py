@@ -31,8 +31,10 @@ def infer_request(
     id: str,
     trace: Mapping[str, str],
     counts: bool = False,
+    lists_tokens: bool = False,
 ) -> InferRequest:
-    """`adapter` is the one that the generation's model names, or None. `counts`: only the prompt's tokens are counted.
+    """`adapter` is the one that the generation's model names, or None. `counts`: only the prompt's tokens are counted;
+    `lists_tokens`: and listed.
 
     Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
@@ -53,6 +55,8 @@ def infer_request(
     parameters = _parameters(options, adapter)
     if counts:
         parameters["count_tokens"] = True
+    if lists_tokens:
+        inputs.append(_flag("return_token_ids"))
     priority = options.pop("priority", 0)
     level = max(1, _LEVEL + int(priority)) if priority else 0
     inputs.append(_json("sampling_parameters", options))

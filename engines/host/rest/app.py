@@ -30,10 +30,14 @@ _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
 _OPENAI_APIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
 
 
+# vLLM's, which only engines have.
+_TOKENIZE = ApiCall(Operation.COUNT_TOKENS, ("POST",), api=LlmApi.CHAT)
+
+
 @lru_cache(maxsize=1024)
 def _read_path(path: str) -> ApiCall | None:
     """The request of a path; None for those that only the gateway has: MLServer's and feedback."""
-    call = read_path(path)
+    call = _TOKENIZE if path == "/tokenize" else read_path(path)
     if call is None or call.operation not in CATEGORIES or not (call.api in _TRITON_APIS or call.api in _OPENAI_APIS):
         return None
     return call
