@@ -116,6 +116,25 @@ def test_fields_of_the_client(tmp_path: Path, line: str) -> None:
     run(scene())
 
 
+def test_framing_is_not_passed_on(tmp_path: Path) -> None:
+    """The engine gets one length of the body, however the client has framed it, and no expectation."""
+
+    async def scene() -> None:
+        engine, other = says(200, None), says(200, None)
+        await start(engine, other)
+        async with stage(fleet([engine], [other]), tmp_path) as it:
+            head = "POST /v2/repository/models/plain/load HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\n"
+            reply = await it.ask(f"{head}Expect: 100-continue\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
+            assert reply.status == 200
+            (received,) = engine.received
+            assert (received.value("content-length"), received.body) == ("2", b"{}")
+            assert received.value("transfer-encoding") is received.value("expect") is None
+        engine.stop()
+        other.stop()
+
+    run(scene())
+
+
 def test_half_a_success_is_a_failure(tmp_path: Path) -> None:
     """When one endpoint refuses, the reply has its status, its text and address, and the number of endpoints that
     succeeded."""
