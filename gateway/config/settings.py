@@ -33,8 +33,8 @@ class Limits:
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
     idle_timeout: float = 75.0  # a connection without a request is closed after this
     body_timeout: float = 60.0  # longest silence inside a request's body
-    # A client that sends no more may read on, or have gone. Its inference has this long for the reply (0: none); a
-    # generation is cancelled at once, and other operations are answered whatever they take.
+    # A client that sends no more may read on, or have gone. Its inference has this long for the reply (0: none);
+    # language models' work is cancelled at once, and other operations are answered whatever they take.
     half_close_timeout: float = 1.0
     max_streams: int = 1000  # gRPC calls at the same time on one connection; more are refused, and may be tried again
     max_resets: int = 2000  # gRPC calls that one connection may break off in a burst, a twentieth of it each second

@@ -31,7 +31,6 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import Field, ResponseHead
 
-_GENERATIONS = frozenset({Operation.GENERATE, Operation.GENERATE_STREAM, Operation.CHAT, Operation.COMPLETION})
 _REJECTIONS = {
     Rejection.HEAD_TOO_LONG: (
         ErrorKind.HEADERS_TOO_LARGE,
@@ -108,17 +107,15 @@ class Http1ServerConnection(Http1Server):
             handler.client_gone()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it may read on, or have left, which only a write would show. The work of a
-        generation for nobody costs most, so that ends at once."""
+        """The client sends no more: it may read on, or have left, which only a write would show. The work of a language
+        model for nobody costs most, so that ends at once."""
         request = self._request
         if self._state is not ParserState.REPLY or self.is_tls or request is None:
             return False
         operation = request.plan.call.operation
-        if operation in _GENERATIONS:
-            return False
         if operation in INFERENCE_OPERATIONS:
             timeout = self.plane.settings.limits.half_close_timeout
-            if not timeout:
+            if operation is not Operation.INFER or not timeout:
                 return False
             self.loop.call_later(timeout, self._leave, self._handler)
         self._answer_half_closed()
