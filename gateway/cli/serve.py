@@ -64,6 +64,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "ready_file": ("Write ports and pid to this file, as JSON, once the gateway serves.", {}),
         "drain_timeout": ("How long requests may continue after SIGTERM.", _DURATION),
         "hang_timeout": ("A worker that does not answer for this long is restarted; 0: never.", _DURATION),
+        "probe_connections": (
+            "Connections that health probes hold at a time. Half of them are kept from one probe to the next; "
+            "endpoints beyond that are connected for each probe.",
+            {"min": 2},
+        ),
         "data_dir": (
             "Folder of the embedded Redis, rule versions, recordings and the audit; gateways with the same folder "
             "share one Redis. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS "

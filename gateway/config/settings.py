@@ -58,6 +58,8 @@ class Settings:
     # A worker that does not respond for this long is restarted; 0 disables this. An event loop that stalls for
     # seconds (a starved machine) may recover; half a minute is too long.
     hang_timeout: float = 30.0
+    # Connections that health probes hold at a time; half of them are kept from one probe to the next.
+    probe_connections: int = 1024
     access_log: bool = False
     log_format: Literal["text", "json"] = "text"
     tls: ListenerTls | None = None

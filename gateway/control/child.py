@@ -61,8 +61,10 @@ class ControlledProcess:
     def apply(self, plane: DataPlane, message: messages.Message) -> None:
         """Carry out a message that has no reply."""
         match message:
-            case messages.SetHealth(health, models, loads):
-                plane.set_health(health, models, loads)
+            case messages.SetHealth(health, models):
+                plane.set_health(health, models)
+            case messages.UpdateHealth(conditions, lists, loads):
+                plane.update_health(conditions, lists, loads)
             case messages.SetDrained(endpoints):
                 plane.set_drained(endpoints)
             case messages.SetWeights(weights, runs):

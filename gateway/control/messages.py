@@ -49,11 +49,19 @@ class UseRules:
 @dataclass(frozen=True, slots=True)
 class SetHealth:
     """Results of the probes, by engine and endpoint URL. An endpoint without a condition has not been probed, one
-    without models reports none. `models` None: unchanged. `loads` are those reported since the last such message;
-    None: the endpoint has stopped reporting its load."""
+    without models reports none."""
 
     health: Mapping[tuple[str, str], Readiness]
-    models: Mapping[tuple[str, str], frozenset[str]] | None = None
+    models: Mapping[tuple[str, str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHealth:
+    """What has changed in them, and the loads reported since the last such message; None: the endpoint has no
+    condition or no models any more, or has stopped reporting its load."""
+
+    health: Mapping[tuple[str, str], Readiness | None] = field(default_factory=dict)
+    models: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
 
 
@@ -175,16 +183,7 @@ class WorkerFailed:
 
 # What holds until another one of its kind comes.
 Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
-Message = (
-    Start
-    | RulesPart
-    | UseRules
-    | Setting
-    | ForgetReport
-    | Drain
-    | Query
-    | QueryReply
-    | Decisions
-    | Serving
-    | WorkerFailed
-)
+_Rules = Start | RulesPart | UseRules
+_Command = UpdateHealth | ForgetReport | Drain | Query
+_Report = QueryReply | Decisions | Serving | WorkerFailed
+Message = _Rules | Setting | _Command | _Report

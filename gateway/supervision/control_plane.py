@@ -56,7 +56,7 @@ class ControlPlane:
         self._settings = settings
         address, self._embedded_redis = redis_of(settings)
         self.store = BoundedRedis(address) if address is not None else None
-        self._prober = Prober(self._health_changed)
+        self._prober = Prober(self._health_changed, settings.probe_connections)
         self._engine_metrics = EngineMetrics()
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number

@@ -80,7 +80,7 @@ class Replicas:
         self._listeners = listeners
         self._drains = Drains()
         self._rules = ("", 0, "")
-        self._conditions: Mapping[Key, Readiness] = {}
+        self._conditions: dict[Key, Readiness] = {}
         self._others: tuple[Replica, ...] = ()
         self._store: BoundedRedis | None = None
         self._events: EventBus | None = None
@@ -141,12 +141,14 @@ class Replicas:
         """Publish that this replica has changed an experiment's run."""
         self._publish(ExperimentChanged(name))
 
-    def conditions_changed(self, conditions: Mapping[Key, Readiness]) -> None:
-        """Publish changes in the results of the probes."""
-        before, self._conditions = self._conditions, dict(conditions)
+    def conditions_changed(self, conditions: Mapping[Key, Readiness | None]) -> None:
+        """Publish changes in the results of the probes, but for an endpoint's first."""
         for key, condition in conditions.items():
-            if before.get(key, condition) is not condition:
-                self._publish(ConditionChanged(*key, condition.value))
+            before = self._conditions.pop(key, condition)
+            if condition is not None:
+                self._conditions[key] = condition
+                if before is not condition:
+                    self._publish(ConditionChanged(*key, condition.value))
 
     async def drain(self, key: Key, is_draining: bool, by: str) -> bool:
         """Drain an endpoint, or put it in use again; returns whether the other replicas will know."""

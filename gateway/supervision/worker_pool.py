@@ -6,9 +6,9 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
@@ -17,10 +17,13 @@ from gateway.control.channel import ChildProcess, encode
 from gateway.net.backoff import Backoff
 from gateway.observability.metrics import CountersSnapshot
 from gateway.observability.stats import LiveRequest
+from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_counters import WorkerCounters
-from gateway.upstream.health import Findings
+from gateway.upstream.health import Findings, Key
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +67,10 @@ class WorkerPool:
             settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._settings = settings
         self._rules = rules
-        self._state: dict[type[messages.Message], messages.Setting] = {}  # the last of each kind, for future workers
+        # For future workers: what holds, the last of each kind
+        self._conditions: dict[Key, Readiness] = {}
+        self._models: dict[Key, frozenset[str]] = {}
+        self._state: dict[type[messages.Message], messages.Setting] = {}
         self._ports = ports
         self._command = command
         self._redis = redis
@@ -120,12 +126,11 @@ class WorkerPool:
             self.send(setting)
 
     def set_health(self, findings: Findings) -> None:
-        """Send all workers the results of the probes; future workers get conditions and models."""
-        before = self._state.get(messages.SetHealth)
-        now = messages.SetHealth(findings.conditions, findings.models)
-        are_known = isinstance(before, messages.SetHealth) and before.models == now.models  # long, and seldom change
-        self._state[messages.SetHealth] = now
-        self.send(replace(now, models=None if are_known else now.models, loads=findings.loads))
+        """Send all workers what has changed in the results of the probes; future workers get conditions and models."""
+        _update(self._conditions, findings.conditions)
+        _update(self._models, findings.models)
+        self._state[messages.SetHealth] = messages.SetHealth(self._conditions, self._models)
+        self.send(messages.UpdateHealth(findings.conditions, findings.models, findings.loads))
 
     @property
     def num_serving(self) -> int:
@@ -310,3 +315,11 @@ def start_seconds(rules: RulesSpec) -> float:
     """How long a process may take to serve by these rules."""
     num_endpoints = sum(len(engine.endpoints) for engine in rules.engines.values())
     return _START_SECONDS + _START_SECONDS_EACH * (len(rules.routes) + num_endpoints)
+
+
+def _update(known: dict[Key, T], changes: Mapping[Key, T | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            known.pop(key, None)
+        else:
+            known[key] = value

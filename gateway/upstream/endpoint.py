@@ -131,6 +131,10 @@ class Endpoint:
         self.others = max(0, load.outstanding - self.in_flight) if load is not None else 0
         self._load_until = monotonic() + max(_LOAD_SECONDS, 3 * self.engine.health.interval)
 
+    @property
+    def num_connections(self) -> int:
+        return sum(pool.size for pool in self._pools())
+
     def close_idle_connections(self) -> None:
         for pool in self._pools():
             pool.close_idle()

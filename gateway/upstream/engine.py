@@ -7,14 +7,14 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import EndpointSpec, EngineSpec, RetrySpec
-from gateway.protocol.engine_load import Load, Readiness
+from gateway.protocol.engine_load import Readiness
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint, endpoint_tls
 from gateway.upstream.prefix_index import PrefixIndex
 
 _WINDOW_SECONDS = 10.0
-_NO_MODELS: frozenset[str] = frozenset()
+NO_MODELS: frozenset[str] = frozenset()
 
 Key = tuple[str, str]  # engine name, endpoint url
 
@@ -191,20 +191,12 @@ class Engine:
     def endpoint(self, url: str) -> Endpoint | None:
         return self._by_url.get(url)
 
-    def set_health(
-        self,
-        health: Mapping[Key, Readiness],
-        models: Mapping[Key, frozenset[str]],
-        loads: Mapping[Key, Load | None] = MappingProxyType({}),
-    ) -> None:
-        """Take over the probes' findings, by engine and URL; endpoints without one become unknown. Loads without a
-        report stay."""
+    def set_health(self, health: Mapping[Key, Readiness], models: Mapping[Key, frozenset[str]]) -> None:
+        """Take over the probes' findings, by engine and URL; endpoints without one become unknown."""
         for endpoint in self.endpoints:
             key = self.name, endpoint.url
             endpoint.condition = health.get(key)
-            endpoint.models = models.get(key, _NO_MODELS)
-            if key in loads:
-                endpoint.observe_load(loads[key])
+            endpoint.models = models.get(key, NO_MODELS)
 
     def set_drained(self, drained: Collection[Key]) -> None:
         """These endpoints get no new work; nor do those of weight 0. All others do."""

@@ -7,13 +7,13 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.probe import EndpointProbe
+from gateway.upstream.probe_connections import ProbeConnections
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +21,10 @@ _log = logging.getLogger(__name__)
 _JITTER = 0.1
 # Operators change the models of an endpoint, and lists of them may be long: probes between two queries of the list.
 _PROBES_PER_DISCOVERY = 5
-# Loads of many endpoints are collected for this long, and then sent together.
+# Loads of many endpoints are collected for this long, and then sent together; changed conditions, which matter at once,
+# for as long after the last ones.
 _GATHER_SECONDS = 0.2
+_GAP_SECONDS = 0.05
 # Between probes that are to reach a result soon.
 _HURRY_SECONDS = 0.05
 
@@ -31,12 +33,11 @@ Key = tuple[str, str]  # engine name, endpoint url
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The observed state of all endpoints, by engine and URL. Endpoints without a completed probe have no condition;
-    those that do not list their models are absent from `models`. `loads` are the reports since the last findings, None
-    where an endpoint has stopped to report."""
+    """What has changed since the last findings, by engine and URL; None where it is no longer known, since rules have
+    changed, or an endpoint has stopped to report its load."""
 
-    conditions: Mapping[Key, Readiness] = field(default_factory=dict)
-    models: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+    conditions: Mapping[Key, Readiness | None] = field(default_factory=dict)
+    models: Mapping[Key, frozenset[str] | None] = field(default_factory=dict)
     loads: Mapping[Key, Load | None] = field(default_factory=dict)
 
 
@@ -84,19 +85,29 @@ class _Probe:
         self.models: frozenset[str] | None = None
         self.load: Load | None = None
         self.had_first = asyncio.Event()
-        self.is_called = asyncio.Event()
+        self.pause: asyncio.Future[None] | None = None  # until the next probe
         self.hurried = 0  # probes that follow each other without the usual pause
         self.task: asyncio.Task[None] | None = None
 
+    def wake(self) -> None:
+        """Probe now."""
+        if self.pause is not None and not self.pause.done():
+            self.pause.set_result(None)
+
 
 class Prober:
-    """Probes all endpoints of the rules; `changed` gets the state of all whenever that of one has changed."""
+    """Probes all endpoints of the rules, over `max_connections` connections; `changed` gets what has changed."""
 
-    def __init__(self, changed: Callable[[Findings], None]) -> None:
+    def __init__(self, changed: Callable[[Findings], None], max_connections: int = 1024) -> None:
         self._changed = changed
+        self._connections = ProbeConnections(max_connections)
         self._probes: dict[Key, _Probe] = {}
-        self._fresh: dict[Key, Load | None] = {}  # loads that are not reported yet
-        self._gathering: asyncio.TimerHandle | None = None
+        # What is not reported yet
+        self._conditions: dict[Key, Readiness | None] = {}
+        self._models: dict[Key, frozenset[str] | None] = {}
+        self._loads: dict[Key, Load | None] = {}
+        self._reported_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # of the next report
 
     @property
     def health(self) -> dict[Key, Readiness]:
@@ -123,7 +134,8 @@ class Prober:
         for key, probe in list(self._probes.items()):
             if key not in wanted or _relevant(probe.engine) != _relevant(wanted[key]):
                 del self._probes[key]
-                self._fresh.pop(key, None)
+                self._loads.pop(key, None)
+                self._conditions[key] = self._models[key] = None
                 if probe.task is not None:
                     probe.task.cancel()
         for key, engine in wanted.items():
@@ -139,18 +151,20 @@ class Prober:
             _, late = await asyncio.wait(waiting, timeout=timeout)
             for task in late:
                 task.cancel()
+        self._report()
 
     def look(self, key: Key) -> None:
         """Probe an endpoint now, as often as a result takes: its condition may have changed."""
         probe = self._probes.get(key)
         if probe is not None:
             spec = probe.engine.health
-            probe.hurried = max(spec.unhealthy_after, spec.healthy_after)
-            probe.is_called.set()
+            # A probe that is under way may have begun before
+            probe.hurried = max(spec.unhealthy_after, spec.healthy_after) + (probe.pause is None)
+            probe.wake()
 
     async def close(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [probe.task for probe in self._probes.values() if probe.task is not None]
         for task in tasks:
             task.cancel()
@@ -171,44 +185,69 @@ class Prober:
         until_discovery = 0
         try:
             while True:
-                result = await checker.check()
-                self._observe(probe, result, f": {checker.failure}" if result is Readiness.DOWN else "")
-                is_there = result is not Readiness.DOWN
-                until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
-                models = await checker.models() if is_there and not until_discovery else None
-                if models is not None:
-                    until_discovery = _PROBES_PER_DISCOVERY
-                    if models != probe.models:
-                        probe.models = models
-                        self._report()
-                self._update_load(probe, await checker.load() if is_there else None)
-                probe.had_first.set()
+                async with self._connections.of(checker):
+                    result = await checker.check()
+                    self._observe(probe, result, f": {checker.failure}" if result is Readiness.DOWN else "")
+                    is_there = result is not Readiness.DOWN
+                    until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
+                    models = await checker.models() if is_there and not until_discovery else None
+                    if models is not None:
+                        until_discovery = _PROBES_PER_DISCOVERY
+                        if models != probe.models:
+                            self._models[probe.key] = probe.models = models
+                            self._report_within(0.0)
+                    self._update_load(probe, await checker.load() if is_there else None)
                 await self._pause(probe)
         finally:
             await checker.close()
+            self._connections.forget(checker)
 
     async def _pause(self, probe: _Probe) -> None:
+        interval = probe.engine.health.interval
         probe.hurried = max(0, probe.hurried - 1)
-        seconds = _HURRY_SECONDS if probe.hurried else _jittered(probe.engine.health.interval)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(probe.is_called.wait(), seconds)
-        probe.is_called.clear()
+        if probe.hurried:
+            seconds = _HURRY_SECONDS
+        elif probe.had_first.is_set():
+            seconds = _jittered(interval)
+        else:  # all endpoints had their first probe at once: from now on they are spread
+            seconds = random.uniform(0.0, interval)
+        probe.had_first.set()
+        loop = asyncio.get_running_loop()
+        probe.pause = loop.create_future()
+        timer = loop.call_later(seconds, probe.wake)
+        try:
+            await probe.pause
+        finally:
+            timer.cancel()
+            probe.pause = None
 
     def _update_load(self, probe: _Probe, load: Load | None) -> None:
         """Report a load, unless the endpoint stays idle: that of a busy one must be renewed."""
         before, probe.load = probe.load, load
         if load == before and (load is None or not load.outstanding):
             return
-        self._fresh[probe.key] = load
-        if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._report)
+        self._loads[probe.key] = load
+        self._report_within(_GATHER_SECONDS)
+
+    def _report_within(self, seconds: float) -> None:
+        """Report what has changed in so many seconds, or some time after the last report if that is later."""
+        loop = asyncio.get_running_loop()
+        due = max(loop.time() + seconds, self._reported_at + _GAP_SECONDS)
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._report)
 
     def _report(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        fresh, self._fresh = self._fresh, {}
-        self._changed(Findings(self.health, self.models, fresh))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        findings = Findings(self._conditions, self._models, self._loads)
+        self._conditions, self._models, self._loads = {}, {}, {}
+        if findings != Findings():
+            self._reported_at = asyncio.get_running_loop().time()
+            self._changed(findings)
 
     def _observe(self, probe: _Probe, result: Readiness, why: str = "") -> None:
         had_condition = probe.health.condition is not None
@@ -218,7 +257,8 @@ class Prober:
         probe.hurried = 0
         if had_condition or result is not Readiness.READY:
             _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, result.value, why)
-        self._report()
+        self._conditions[probe.key] = probe.health.condition
+        self._report_within(0.0)
 
 
 def _jittered(seconds: float) -> float:

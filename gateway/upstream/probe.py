@@ -79,6 +79,16 @@ class EndpointProbe:
         body = await self._page(self._metrics, self._metrics_path) if self._metrics is not None else None
         return read_metrics(body) if body is not None else None
 
+    @property
+    def num_connections(self) -> int:
+        """Open ones to the endpoint itself."""
+        return self._endpoint.num_connections
+
+    def disconnect(self) -> None:
+        """Close the connections; the next probe opens others."""
+        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+            endpoint.close_idle_connections()
+
     async def close(self) -> None:
         for endpoint in {self._endpoint, self._metrics or self._endpoint}:
             endpoint.retire()

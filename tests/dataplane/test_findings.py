@@ -23,11 +23,11 @@ def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
             one.in_flight = 1
             keys = ("it", one.url), ("it", other.url)
             found = {keys[0]: READY, keys[1]: READY}
-            it.plane.set_health(found, {keys[0]: frozenset({"llama"})}, {keys[0]: Load(3), keys[1]: Load(2)})
+            it.plane.update_health(found, {keys[0]: frozenset({"llama"})}, {keys[0]: Load(3), keys[1]: Load(2)})
             assert [endpoint.models for endpoint in (one, other)] == [{"llama"}, frozenset()]
             assert [(endpoint.others, endpoint.condition) for endpoint in (one, other)] == [(2, READY), (2, READY)]
             one.in_flight = 3
-            it.plane.set_health({**found, keys[1]: DOWN}, None, {keys[1]: None})
+            it.plane.update_health({keys[1]: DOWN, ("gone", "http://a:1"): DOWN}, loads={keys[1]: None})
             assert [(endpoint.others, endpoint.condition) for endpoint in (one, other)] == [(2, READY), (0, DOWN)]
             it.plane.use_rules(load(rules(*engines, options="timeout: 5s"), tmp_path), 2)
             assert [endpoint.others for endpoint in it.endpoints()] == [2, 0]

@@ -29,6 +29,7 @@ from gateway.control.messages import (
     SetLogLevel,
     SetWeights,
     Start,
+    UpdateHealth,
     UseRules,
 )
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
@@ -60,11 +61,12 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
             control.sendall(encode(Serving()))
     elif isinstance(message, SetHealth):
         health = sorted(state.value for state in message.health.values())
-        models = (
-            "as before" if message.models is None else sorted(name for of in message.models.values() for name in of)
-        )
+        note(notes, f"health {health} models {sorted(name for of in message.models.values() for name in of)}")
+    elif isinstance(message, UpdateHealth):
+        conditions = [None if state is None else state.value for state in message.health.values()]
+        models = sorted(name for of in message.models.values() for name in of or ())
         loads = [load.running for load in message.loads.values() if load is not None]
-        note(notes, f"health {health} models {models} loads {loads}")
+        note(notes, f"changed {conditions} models {models} loads {loads}")
     elif isinstance(message, SetLogLevel):
         note(notes, f"level {message.level}")
     elif isinstance(message, SetWeights):

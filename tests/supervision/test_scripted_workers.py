@@ -114,15 +114,15 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
             force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))  # unchanged, so not sent
             it = ("it", "http://127.0.0.1:1")
             force.set_health(Findings({it: Readiness.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
-            await until(lambda: "weights" in (tmp_path / "notes").read_text())
+            await until(lambda: "changed" in (tmp_path / "notes").read_text())
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
     report = (tmp_path / "notes").read_text().splitlines()
     weights = "weights {'x': {'a': 1.0}}"
-    health = "health ['down'] models ['llama'] loads "
-    assert report == ["start 1", "rules 2", weights, f"{health}[1]", "start 2", weights, f"{health}[]"]
+    before = ["start 1", "rules 2", weights, "changed ['down'] models ['llama'] loads [1]"]
+    assert report == [*before, "start 2", weights, "health ['down'] models ['llama']"]
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:
@@ -204,23 +204,30 @@ def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     asyncio.run(scene())
 
 
-def test_models_are_told_when_they_change(tmp_path: Path) -> None:
-    """Health and load are sent each second, the lists of models only when they change."""
+def test_changes_of_health_are_sent_alone(tmp_path: Path) -> None:
+    """What the probes find is sent when it changes, without what has not changed; a new worker gets what holds."""
 
     async def scene() -> None:
-        it = ("it", "http://127.0.0.1:1")
+        it, other = ("it", "http://127.0.0.1:1"), ("it", "http://127.0.0.1:2")
         async with force_of("good", tmp_path) as force:
             await force.start()
-            for models in (["llama"], ["llama"], ["llama", "qwen"]):
-                force.set_health(Findings({it: Readiness.READY}, {it: frozenset(models)}, {it: Load(len(models))}))
-            await until(lambda: (tmp_path / "notes").read_text().count("health") == 3)
+            force.set_health(Findings({it: Readiness.READY}, {it: frozenset({"llama"})}))
+            force.set_health(Findings(loads={it: Load(1)}))
+            force.set_health(Findings({other: Readiness.DOWN}, {it: frozenset({"llama", "qwen"})}))
+            force.set_health(Findings({it: None}, {it: None}))
+            await until(lambda: (tmp_path / "notes").read_text().count("changed") == 4)
+            kill_worker(force)
+            await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
     report = (tmp_path / "notes").read_text().splitlines()
     assert report[1:] == [
-        "health ['ready'] models ['llama'] loads [1]",
-        "health ['ready'] models as before loads [1]",
-        "health ['ready'] models ['llama', 'qwen'] loads [2]",
+        "changed ['ready'] models ['llama'] loads []",
+        "changed [] models [] loads [1]",
+        "changed ['down'] models ['llama', 'qwen'] loads []",
+        "changed [None] models [] loads []",
+        "start 1",
+        "health ['down'] models []",
     ]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
 from gateway.config.settings import Settings
@@ -21,7 +22,6 @@ from gateway.dataplane.context.head_reader import HeadReader
 from gateway.dataplane.context.request_log import RequestLog
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import (
-    NO_LOADS,
     NO_RUNS,
     NO_WEIGHTS,
     Health,
@@ -45,10 +45,14 @@ from gateway.protocol.engine_load import Readiness
 from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
+from gateway.upstream.engine import NO_MODELS, Key
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import BoundedRedis
 
+NO_CHANGES: Mapping[Key, Any] = MappingProxyType({})
 # How often connections are checked for being silent too long.
 _SWEEP_SECONDS = 1.0
 _CONDITIONS = {condition.value: condition for condition in Readiness}
@@ -117,10 +121,10 @@ class DataPlane:
     def change_rules(self, rules: RulesSpec, number: int) -> Steps[None]:
         """Swap the rules in steps, between which requests are served by the old ones."""
         before = self.snapshot
-        health, drained, weights = self._health, self._drained, self._weights
+        health, models, drained, weights = self._health, self._models, self._drained, self._weights
         snapshot = yield from self._compile(rules, number, before)
         # All that changes with the rules, at once
-        if health is not self._health:
+        if health is not self._health or models is not self._models:
             snapshot.set_health(self._health, self._models)
         if drained is not self._drained:
             snapshot.set_drained(self._drained)
@@ -167,12 +171,32 @@ class DataPlane:
         self.snapshot.set_weights(weights, runs)
         self.read, self.read_call = HeadReader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
 
-    def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:
+    def set_health(self, health: Health, models: Models | None = None) -> None:
         """Take over what the probes found; models None: as they were."""
         self._health = health
         if models is not None:
             self._models = models
-        self.snapshot.set_health(health, self._models, loads)
+        self.snapshot.set_health(health, self._models)
+
+    def update_health(
+        self,
+        conditions: Mapping[Key, Readiness | None],
+        models: Mapping[Key, frozenset[str] | None] = NO_CHANGES,
+        loads: Loads = NO_CHANGES,
+    ) -> None:
+        """Take over what has changed since."""
+        if conditions:
+            self._health = _updated(self._health, conditions)
+        if models:
+            self._models = _updated(self._models, models)
+        for key in {**conditions, **models, **loads}:
+            engine = self.snapshot.engines.get(key[0])
+            endpoint = engine.endpoint(key[1]) if engine is not None else None
+            if endpoint is not None:
+                endpoint.condition = self._health.get(key)
+                endpoint.models = self._models.get(key, NO_MODELS)
+                if key in loads:
+                    endpoint.observe_load(loads[key])
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work from now on; all others do."""
@@ -188,7 +212,7 @@ class DataPlane:
     def _on_condition(self, item: ConditionChanged) -> None:
         condition = _CONDITIONS.get(item.condition)
         if condition is not None:
-            self.set_health({**self._health, (item.engine, item.url): condition})
+            self.update_health({(item.engine, item.url): condition})
 
     def _on_drained(self, item: EndpointDrained) -> None:
         key = item.engine, item.url
@@ -234,3 +258,7 @@ class DataPlane:
         self.wheel.rest()
         self.affinity.book.flush()
         self.limiter.sweep(now)
+
+
+def _updated(known: Mapping[Key, T], changes: Mapping[Key, T | None]) -> dict[Key, T]:
+    return {key: value for key, value in {**known, **changes}.items() if value is not None}

@@ -38,7 +38,6 @@ from gateway.upstream.engine import Engine
 Health = Mapping[tuple[str, str], Readiness]
 Models = Mapping[tuple[str, str], frozenset[str]]
 Loads = Mapping[tuple[str, str], Load | None]
-NO_LOADS: Loads = MappingProxyType({})
 # Weights of arms that differ from the rules, by experiment and arm
 Weights = Mapping[str, Mapping[str, float]]
 NO_WEIGHTS: Weights = MappingProxyType({})
@@ -275,10 +274,10 @@ class Snapshot:
         arms = self._by_route.get(route_target.spec.route, ())
         return [other for other in arms if other is not route_target.origin]
 
-    def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
-        """Take over the probes' findings; endpoints without one become unknown. Loads without a report stay."""
+    def set_health(self, health: Health, models: Models) -> None:
+        """Take over the probes' findings; endpoints without one become unknown."""
         for engine in self.engines.values():
-            engine.set_health(health, models, loads)
+            engine.set_health(health, models)
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work; nor do those of weight 0. All others do."""
