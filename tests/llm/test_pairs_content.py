@@ -178,9 +178,12 @@ RECORDS = {"user": "ann", "metadata": {"a": "b"}}
 HARMLESS: dict[str, dict[str, Any]] = {
     "chat": RECORDS
     | {"safety_identifier": "u", "prompt_cache_key": "k", "store": True, "verbosity": "medium"}
+    | {"extra_body": {"prediction": {"type": "content", "content": "x"}, "cache_control": {"type": "ephemeral"}}}
     | {"messages": [{"role": "user", "name": "ann", "content": "one two"}]},
     "completions": {"user": "ann"},
-    "responses": RECORDS | {"safety_identifier": "u", "prompt_cache_key": "k", "truncation": "auto"},
+    "responses": RECORDS
+    | {"safety_identifier": "u", "prompt_cache_key": "k", "truncation": "auto"}
+    | {"max_tool_calls": 3, "extra_body": {"context_management": [], "client_metadata": {"a": "b"}}},
     "messages": {
         "metadata": {"user_id": "ann"},
         "extra_body": {

@@ -4,7 +4,8 @@ OpenAI itself).
 The gateway stores no responses: `previous_response_id`, `conversation`, `background` and references to items are
 refused, and `store` is accepted and reported as false. Accepted without effect: what to include of tools that
 only its servers run, `reasoning.summary` (reasoning is always sent in full), `stream_options` (a stream is never
-padded). Tools that OpenAI's servers run are refused by name.
+padded), `context_management` (an engine that compacts nothing knows more, not less). Tools that OpenAI's servers run
+are refused by name.
 
 Reasoning, text and calls of one turn are items of their own in `input`; here they become one message again.
 
@@ -154,7 +155,7 @@ _TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
 _READ_ELSEWHERE = {
     *_SAME_NAME,
     *("model", "input", "instructions", "tools", "tool_choice", "stream", "stream_options", "max_output_tokens"),
-    *("text", "reasoning", "include", "top_logprobs", "store", "background", "stop"),
+    *("text", "reasoning", "include", "top_logprobs", "store", "background", "stop", "context_management"),
 }
 
 
@@ -268,6 +269,7 @@ _AS_THEY_ARE += [
     "prompt_cache_retention",
     "prompt_cache_options",
     "truncation",
+    "max_tool_calls",
 ]
 _KNOWN = {
     *_AS_THEY_ARE,

@@ -159,12 +159,14 @@ OPTIONS: Mapping[str, SamplingField] = {field.name: field for field in SAMPLING_
 READ_APART = frozenset({"stop", "logprobs", "prompt_logprobs", "response_format", "tool_choice", "beam_width"})
 
 
-# For a provider's records and caches. They change no answer, so an engine without a place for them loses nothing;
-# `truncation` says what becomes of a conversation that is too long, which such an engine refuses.
+# For a provider's records and caches. They change no answer, so an engine without a place for them loses nothing:
+# `truncation` says what becomes of a conversation that is too long, which such an engine refuses, `max_tool_calls`
+# counts those that a provider's own servers make, and a `prediction` saves time.
 WITHOUT_EFFECT = frozenset(
     {
         *("user", "safety_identifier", "metadata", "store", "truncation"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
+        *("client_metadata", "max_tool_calls", "prediction"),
     }
 )
 
