@@ -5,7 +5,6 @@ Source: Triton server `http_server.cc` (GenerateRequestClass); the generate exte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -17,6 +16,7 @@ from engines.host.rest.requests import read_scalar
 from engines.host.rest.responses import write_scalar, write_text
 from engines.host.rest.triton_json import has, json_of_output, members, raw_of_json, read_json, string
 from gateway.protocol.conversion.generate import filled
+from gateway.protocol.conversion.rest_bodies import with_repeated_members
 from gateway.protocol.protobuf import Message
 
 _PARAMETERS = "parameters"
@@ -27,8 +27,7 @@ def read_generate(body: bytes, metadata: Message, model: str, version: str, trac
     content = read_json(body)
     id = string(content["id"], "Unable to parse 'id'") if has(content, "id") else ""
     declared = {tensor.name: (tensor.datatype, tuple(tensor.shape)) for tensor in metadata.inputs}
-    if any(body.count(b'"%b"' % name.encode()) > 1 for name in declared):
-        content = _with_repeated_members(body, content)
+    content = with_repeated_members(body, content, declared)
     inputs: dict[str, TensorData] = {}
     parameters: dict[str, Scalar] = {}
     for key, value in members(content).items():
@@ -66,25 +65,6 @@ def write_generate(model: HostedModel, id: str, response: InferResponse) -> byte
             values[output.name] = _flat(output)
     names = sorted(values, key=lambda name: name.encode("utf-8", "surrogateescape"))
     return b"{" + b",".join([b"%b:%b" % (write_text(name), values[name]) for name in names]) + b"}"
-
-
-class _AllMembers(dict[str, Any]):
-    """A JSON object whose `items` has members of one name all."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self._pairs = pairs
-
-    def items(self) -> Any:
-        return self._pairs
-
-
-def _with_repeated_members(body: bytes, content: Any) -> Any:
-    """A JSON text of this content, in which a name of an input occurs more than once."""
-    try:
-        return json.loads(body.decode("utf-8", "surrogateescape"), object_pairs_hook=_AllMembers)
-    except (ValueError, RecursionError):  # a spelling that is RapidJSON's own
-        return content
 
 
 def _add_field(

@@ -69,7 +69,7 @@ def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version:
     """
     known = _tensors_of(metadata).inputs
     with refusing(ErrorKind.BAD_REQUEST):
-        content = rest_bodies.read_object(body)
+        content = rest_bodies.with_repeated_members(body, rest_bodies.read_object(body), known)
         request = message("inference.ModelInferRequest")(model_name=model, model_version=version)
         if "id" in content:
             request.id = rest_bodies.string(content, "id")
@@ -83,7 +83,7 @@ def infer_request_of_generate(body: bytes, metadata: bytes, model: str, version:
                 if key not in known:
                     set_for_request(request.parameters[key], key, value)
                 elif key in raws:
-                    raise ValueError(f"input '{key}' stands beside the parameters and in them")
+                    raise ValueError(f"input '{key}' already exists in request")
                 else:
                     raws[key] = _add_tensor(request.inputs, key, known[key], value)
         return raw_contents.joined(request.SerializeToString(), raw_contents.INPUT_TAG, raws.values())

@@ -5,6 +5,8 @@ Everything here raises ValueError with a sentence that names the member.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from gateway.protocol.conversion import triton_json
@@ -49,6 +51,28 @@ def read_object(text: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("the JSON must be an object")
     return value
+
+
+class _AllMembers(dict[str, Any]):
+    """A JSON object whose `items` has members of one name all."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        return self._pairs
+
+
+def with_repeated_members(text: bytes, content: Any, names: Iterable[str]) -> Any:
+    """The content of a JSON text, where one of these names may occur more than once: then its objects' `items` has all
+    members."""
+    if not any(text.count(b'"%b"' % name.encode()) > 1 for name in names):
+        return content
+    try:
+        return json.loads(text.decode("utf-8", "surrogateescape"), object_pairs_hook=_AllMembers)
+    except (ValueError, RecursionError):  # a spelling that is RapidJSON's own
+        return content
 
 
 def string(owner: Any, key: str) -> str:
