@@ -22,9 +22,10 @@ from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts
 from gateway.routing.table import Table
 from gateway.supervision.control_plane import ControlPlane
-from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import extra_fields
+from gateway.upstream.tls import endpoint_tls
 
 Json = dict[str, Any]
 

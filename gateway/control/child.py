@@ -17,6 +17,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.net.server import loop_factory
 from gateway.net.slices import run_in_slices
 from gateway.observability.logs import set_log_level
+from gateway.upstream.tls import engines_tls
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ class ControlledProcess:
 
         Raises: OSError, ValueError where their files cannot be used.
         """
+        contexts = await asyncio.to_thread(engines_tls, rules.engines.values())
         await run_in_slices(plane.change_rules(rules, number))
+        del contexts  # the endpoints have those that are new
 
     def answer(self, plane: DataPlane, request: Any) -> Any:
         raise NotImplementedError

@@ -22,7 +22,7 @@ from gateway.dry_run.rule_tests import tested
 from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.store import VersionStore, named
 from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
-from gateway.upstream.endpoint import endpoint_tls
+from gateway.upstream.tls import engines_tls
 from gateway.yaml.problems import Location, Problem
 
 _log = logging.getLogger("pointsman")
@@ -298,12 +298,11 @@ def _checked(loaded: LoadedRules) -> LoadedRules:
 def _unusable_files(rules: RulesSpec) -> list[Problem]:
     """Problems of certificate files that would make workers refuse the rules."""
     problems = []
+    contexts = []  # engines share them while they are here
     for name, engine in rules.engines.items():
-        for endpoint in engine.endpoints:
-            try:
-                endpoint_tls(engine.tls, endpoint.url)
-            except OSError as error:  # ssl.SSLError is one
-                place = engine.location or Location("rules", 1, 1)
-                problems.append(Problem(place, f"the TLS files of engine '{name}' cannot be used: {error}"))
-                break
+        try:
+            contexts += engines_tls([engine])
+        except OSError as error:  # ssl.SSLError is one
+            place = engine.location or Location("rules", 1, 1)
+            problems.append(Problem(place, f"the TLS files of engine '{name}' cannot be used: {error}"))
     return problems

@@ -6,11 +6,12 @@ import ssl
 from time import monotonic
 from urllib.parse import urlsplit
 
-from gateway.config.specs import EndpointSpec, EngineSpec, TlsSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.net.circuit_breaker import CircuitBreaker
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool
 from gateway.protocol.engine_load import Load, Readiness
+from gateway.upstream.tls import client_tls
 
 NOT_READY = (Readiness.UNREADY, Readiness.DOWN)
 
@@ -25,8 +26,6 @@ _LOAD_SECONDS = 10.0
 
 # The pauses of an endpoint that stays broken grow up to this many times the first.
 _LONGEST_PAUSE = 12
-
-_ENCRYPTED = ("https:", "grpcs:")
 
 
 class Endpoint:
@@ -153,26 +152,3 @@ class Endpoint:
 
     def _pools(self) -> list[Http1Pool | Http2Pool]:
         return [pool for pool in (self.pool, self.streams) if pool is not None]
-
-
-def endpoint_tls(spec: TlsSpec, url: str) -> ssl.SSLContext | None:
-    """The TLS context for an endpoint; None where its connections are not encrypted.
-
-    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
-    """
-    return client_tls(spec, "http/1.1") if url.startswith(_ENCRYPTED) else None
-
-
-def client_tls(spec: TlsSpec, protocol: str) -> ssl.SSLContext:
-    """TLS for one protocol, by its ALPN name.
-
-    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
-    """
-    context = ssl.create_default_context(cafile=spec.ca)
-    if not spec.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if spec.cert:
-        context.load_cert_chain(spec.cert, spec.key)
-    context.set_alpn_protocols([protocol])
-    return context

@@ -10,8 +10,9 @@ from gateway.config.specs import EndpointSpec, EngineSpec, RetrySpec
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares
-from gateway.upstream.endpoint import NOT_READY, Endpoint, endpoint_tls
+from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
+from gateway.upstream.tls import endpoint_tls
 
 _WINDOW_SECONDS = 10.0
 NO_MODELS: frozenset[str] = frozenset()

@@ -12,9 +12,10 @@ import orjson
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load, Readiness, read_metrics
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import extra_fields
+from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
 

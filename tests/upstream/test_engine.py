@@ -17,8 +17,9 @@ from gateway.config.specs import (
     TlsSpec,
 )
 from gateway.protocol.engine_load import Readiness
-from gateway.upstream.endpoint import Endpoint, endpoint_tls
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.upstream.tls import endpoint_tls
 from tests.dataplane.stage import run, until
 from tests.net.stage import Caller, engine
 
