@@ -1,7 +1,7 @@
 """The socket pair between the control process and one of its children, from the control process' end.
 
 Messages travel as length-prefixed pickles; only a parent and its own child hold the sockets. Rules travel in parts: a
-child that serves must not stop to read thousands of routes.
+child that serves must not stop to read thousands of routes, nor to write their counters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
-from gateway.control.messages import Message, RulesPart, Start, UseRules
+from gateway.control.messages import CountersPart, Message, QueryReply, RulesPart, Start, UseRules
 from gateway.net.collector import collector_paused
+from gateway.observability.metrics import CountersSnapshot, joined
 
 _LENGTH = struct.Struct(">I")
 # Engines and routes of one part, which take less than a millisecond to read.
@@ -38,13 +39,22 @@ def _frame(message: Message) -> bytes:
 
 async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
     """The messages of the other end, until it closes."""
+    counters: list[CountersSnapshot] = []
     with suppress(OSError, asyncio.IncompleteReadError):  # the socket of a killed process may be reset
         while True:
             message = await _read(reader)
-            if isinstance(message, RulesPart):
-                with collector_paused():
-                    message = await _read_rules(message, reader)
-            yield message
+            match message:
+                case RulesPart():
+                    with collector_paused():
+                        yield await _read_rules(message, reader)
+                case CountersPart(part):
+                    counters.append(part)
+                    await asyncio.sleep(0)
+                case QueryReply(token, CountersSnapshot() as last):
+                    yield QueryReply(token, joined([*counters, last]))
+                    counters = []
+                case _:
+                    yield message
 
 
 async def _read(reader: asyncio.StreamReader) -> Message:

@@ -58,6 +58,9 @@ class ControlledProcess:
         await run_in_slices(plane.change_rules(rules, number))
         del contexts  # the endpoints have those that are new
 
+    async def reply(self, plane: DataPlane, token: int, request: Any) -> None:
+        self.send(messages.QueryReply(token, self.answer(plane, request)))
+
     def answer(self, plane: DataPlane, request: Any) -> Any:
         raise NotImplementedError
 
@@ -111,7 +114,7 @@ class ControlledProcess:
                     _log.error("rules %d are not used: %s", number, error)
                     self.send(messages.WorkerFailed(f"rules {number} are not used: {error}"))
             case messages.Query(token, request):
-                self.send(messages.QueryReply(token, self.answer(self.plane, request)))
+                await self.reply(self.plane, token, request)
             case _:
                 self.apply(self.plane, message)
 

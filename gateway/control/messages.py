@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.observability.metrics import CountersSnapshot
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
@@ -162,6 +163,14 @@ class QueryReply:
 
 
 @dataclass(frozen=True, slots=True)
+class CountersPart:
+    """A part of the counters that the next `QueryReply` has the last part of: a worker that serves does not stop to
+    write the counters of thousands of routes."""
+
+    counters: CountersSnapshot
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
     """From a worker: requests that have ended, and how many were left out because of the rate."""
 
@@ -185,5 +194,5 @@ class WorkerFailed:
 Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
-_Report = QueryReply | Decisions | Serving | WorkerFailed
+_Report = QueryReply | CountersPart | Decisions | Serving | WorkerFailed
 Message = _Rules | Setting | _Command | _Report

@@ -7,7 +7,7 @@ every worker for a `CountersSnapshot`, adds them up and writes Prometheus' text 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -138,6 +138,15 @@ class CountersSnapshot:
             arms=self.arms,
             captures=self.captures,
         )
+
+
+def joined(parts: Sequence[CountersSnapshot]) -> CountersSnapshot:
+    """The counters of one worker from their parts, of which the last has all but the series and the endpoints."""
+    whole = replace(parts[-1], series={}, breakers_open={}, loads={})
+    for part in parts:
+        for name in ("series", "breakers_open", "loads"):
+            getattr(whole, name).update(getattr(part, name))
+    return whole
 
 
 class Metrics:

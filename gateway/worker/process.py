@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -23,7 +24,7 @@ from gateway.control.child import ControlledProcess, run_child
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionSampler
-from gateway.dataplane.context.worker_counters import counters_of
+from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.net.collector import collector_paused, relax_collector
@@ -87,10 +88,25 @@ class Worker(ControlledProcess):
             number = self.plane.snapshot.number
             _log.error("the control process is gone; worker %d serves on with rules %d", os.getpid(), number)
 
+    async def reply(self, plane: DataPlane, token: int, request: Any) -> None:
+        if not isinstance(request, messages.GetCounters):
+            await super().reply(plane, token, request)
+            return
+        for _ in self._send_counters(plane, token):
+            await asyncio.sleep(0)
+
+    def _send_counters(self, plane: DataPlane, token: int) -> Iterator[None]:
+        """Send the counters part by part."""
+        parts = counters_in_parts(plane)
+        part = next(parts)
+        for following in parts:
+            self.send(messages.CountersPart(part))
+            yield
+            part = following
+        self.send(messages.QueryReply(token, part))
+
     def answer(self, plane: DataPlane, request: Any) -> Any:
         match request:
-            case messages.GetCounters():
-                return counters_of(plane)
             case messages.ListRequests(limit):
                 return list_requests(plane.connections, os.getpid(), monotonic(), limit)
             case messages.CancelRequest(id):
@@ -137,7 +153,8 @@ class Worker(ControlledProcess):
             await plane.event_bus.close()
         if plane.store is not None:
             await plane.store.close()
-        self.send(messages.QueryReply(0, counters_of(plane)))
+        for _ in self._send_counters(plane, 0):
+            pass
         with suppress(OSError, TimeoutError):  # the control process may be gone
             await asyncio.wait_for(self.writer.drain(), 1.0)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
+from gateway.dataplane.context.worker_counters import counters_in_parts, counters_of
+from gateway.observability.metrics import SeriesKey
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, many, request
 from tests.dataplane.grpc.test_engine_peers import scene
@@ -92,5 +94,21 @@ def test_replaced_rules_are_freed_at_once(tmp_path: Path) -> None:
                 it.plane.use_rules(rules(ONE), number)
                 await until(lambda old=old: not any(each() for each in old))
         plain.stop()
+
+    scene(tmp_path, play, GrpcEngine(answer))
+
+
+def test_counters_of_many_series_come_in_parts(tmp_path: Path) -> None:
+    """No part has more than a few dozen series; together they are all, and the last has the rest."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        for at in range(500):
+            it.plane.metrics.series(SeriesKey(f"r{at}"))
+        *parts, last = counters_in_parts(it.plane)
+        assert max(len(part.series) for part in parts) <= 32
+        assert sum(len(part.series) for part in parts) == 501
+        assert (last.series, last.connections) == ({}, 1)
+        assert counters_of(it.plane).series == it.plane.metrics.by_key
+        assert list(counters_of(it.plane).breakers_open.values()) == [False]
 
     scene(tmp_path, play, GrpcEngine(answer))

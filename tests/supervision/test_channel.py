@@ -10,7 +10,17 @@ from gateway.config.rules import load_texts
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control.channel import encode, read_messages
-from gateway.control.messages import Drain, Message, RulesPart, Start, UseRules
+from gateway.control.messages import (
+    CountersPart,
+    Decisions,
+    Drain,
+    Message,
+    QueryReply,
+    RulesPart,
+    Start,
+    UseRules,
+)
+from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 
 NUM_ROUTES, NUM_ENGINES = 500, 60
 
@@ -77,3 +87,39 @@ def test_rules_arrive_whole_while_others_have_turns() -> None:
         assert received.digest == rules.digest
     assert turns >= 2 * (NUM_ROUTES // 32 + NUM_ENGINES // 32)
     assert gc.isenabled()
+
+
+def test_counters_arrive_whole() -> None:
+    """The parts of a worker's counters are one reply, though other messages are between them."""
+    metrics = Metrics()
+    for at in range(5):
+        metrics.series(SeriesKey(f"r{at}")).retries = at
+    *parts, last = [
+        *(CountersSnapshot(series={key: series}) for key, series in metrics.by_key.items()),
+        CountersSnapshot(breakers_open={("e", "http://a"): True}),
+        CountersSnapshot(connections=7),
+    ]
+    sent: list[Message] = [QueryReply(1, 5), *map(CountersPart, parts), Decisions([], 0), QueryReply(2, last)]
+    sent += [CountersPart(CountersSnapshot()), QueryReply(3, CountersSnapshot(connections=8))]
+
+    async def scene() -> list[Message]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(map(encode, sent)))
+        reader.feed_eof()
+        return [message async for message in read_messages(reader)]
+
+    first, decisions, second, third = asyncio.run(scene())
+    assert first == QueryReply(1, 5) and decisions == Decisions([], 0)
+    assert isinstance(second, QueryReply) and isinstance(third, QueryReply)
+    assert second.token == 2
+    assert {key.route: series.retries for key, series in second.result.series.items()} == {
+        "": 0,
+        "r0": 0,
+        "r1": 1,
+        "r2": 2,
+        "r3": 3,
+        "r4": 4,
+    }
+    assert second.result.breakers_open == {("e", "http://a"): True}
+    assert second.result.connections == 7
+    assert third == QueryReply(3, CountersSnapshot(connections=8))

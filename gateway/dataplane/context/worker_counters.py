@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from heapq import nlargest
+from itertools import islice
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.limits.account import Account
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
-from gateway.observability.metrics import CountersSnapshot
+from gateway.observability.metrics import CountersSnapshot, joined
 from gateway.observability.stats import MAX_SHOWN, AccountSnapshot, LimitSnapshot, SessionUse, StoreUse
+
+# Series or endpoints of one part, which takes less than a millisecond.
+_PART_SIZE = 24
 
 
 def counters_of(plane: DataPlane) -> CountersSnapshot:
     """The counters of a worker, and the state of its endpoints, limits, sessions and Redis."""
-    endpoints = [(name, endpoint) for name, engine in plane.snapshot.engines.items() for endpoint in engine.endpoints]
-    return CountersSnapshot(
-        series=plane.metrics.by_key,
+    return joined(list(counters_in_parts(plane)))
+
+
+def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
+    """The same in parts, of which none takes long: the series, the endpoints, and last the rest."""
+    series = iter(list(plane.metrics.by_key.items()))
+    while batch := dict(islice(series, _PART_SIZE)):
+        yield CountersSnapshot(series=batch)
+    engines = plane.snapshot.engines.items()
+    endpoints = iter([(name, endpoint) for name, engine in engines for endpoint in engine.endpoints])
+    while several := list(islice(endpoints, _PART_SIZE * 8)):
+        yield CountersSnapshot(
+            breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in several},
+            loads={
+                (name, endpoint.url): endpoint.load
+                for name, endpoint in several
+                if endpoint.load is not None and endpoint.engine.load.source == "orca"
+            },
+        )
+    yield CountersSnapshot(
         connections=len(plane.connections),
-        breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in endpoints},
-        loads={
-            (name, endpoint.url): endpoint.load
-            for name, endpoint in endpoints
-            if endpoint.load is not None and endpoint.engine.load.source == "orca"
-        },
         limits=limits_of(plane.limiter),
         arms=plane.metrics.arms.counted(),
         store=_store_use(plane),
