@@ -101,7 +101,8 @@ def _add_gateway(app: FastAPI, control: ControlPlane, access: Access) -> None:
     async def metrics() -> Response:
         """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for."""
         own, engines = await asyncio.gather(control.exposition(), control.metrics_of_engines())
-        return Response(render(own) + engines, media_type=prometheus_text.CONTENT_TYPE)
+        text = await asyncio.to_thread(render, own)  # of thousands of routes it takes seconds
+        return Response(text + engines, media_type=prometheus_text.CONTENT_TYPE)
 
     @app.get("/healthz", tags=["gateway"])
     async def healthz() -> Json:
