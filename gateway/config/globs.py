@@ -50,12 +50,9 @@ class PatternIndex(Generic[T]):
         self._beginnings: dict[int, dict[str, list[T]]] = {}  # by length
         self._endings: dict[int, dict[str, list[T]]] = {}
 
-    @property
-    def has_globs(self) -> bool:
-        return bool(self._beginnings or self._endings)
-
     def add(self, pattern: str, item: T) -> None:
-        self._list(pattern).append(item)
+        filed, key = self._place(pattern)
+        filed.setdefault(key, []).append(item)
 
     def of(self, text: str) -> list[list[T]]:
         """Lists of items, each in the order in which they were added; one may be in several."""
@@ -66,16 +63,22 @@ class PatternIndex(Generic[T]):
 
     def size(self, patterns: Iterable[str]) -> int:
         """The number of items beside which one of these patterns would be filed, at the most."""
-        return max(len(self._list(pattern)) for pattern in patterns)
+        return max(len(filed.get(key, ())) for filed, key in map(self._place, patterns))
 
-    def _list(self, pattern: str) -> list[T]:
+    @property
+    def largest(self) -> int:
+        """The number of items that are filed together, at the most."""
+        filed = [self.exact, *self._beginnings.values(), *self._endings.values()]
+        return max((len(items) for each in filed for items in each.values()), default=0)
+
+    def _place(self, pattern: str) -> tuple[dict[str, list[T]], str]:
         if is_exact(pattern):
-            return self.exact.setdefault(pattern, [])
+            return self.exact, pattern
         parts = _WILDCARD.split(pattern)
         beginning, ending = parts[0], parts[-1]
         if len(ending) > len(beginning):
-            return self._endings.setdefault(len(ending), {}).setdefault(ending, [])
-        return self._beginnings.setdefault(len(beginning), {}).setdefault(beginning, [])
+            return self._endings.setdefault(len(ending), {}), ending
+        return self._beginnings.setdefault(len(beginning), {}), beginning
 
 
 @lru_cache(maxsize=1 << 14)

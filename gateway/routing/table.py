@@ -2,7 +2,8 @@
 the weights of experiments may change meanwhile.
 
 A model name selects the routes that can take it, in file order: those that name it exactly, those with a glob that
-matches it, and those for any model, with a cache of recent names. Then conditions are evaluated in order.
+matches it, and those for any model, with a cache of recent names. Then conditions are evaluated in order. Where one
+model has many routes, tenant and headers select as well.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.layout import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route
+from gateway.routing.route_index import RouteIndex
 from gateway.routing.steps import Steps, run_now
 
 # Bound the cache, because clients choose these names: names beyond those in the rules, and routes of all names.
 MAX_REMEMBERED_MODELS = 4096
 MAX_REMEMBERED_ROUTES = 1 << 18
+# With more routes for one model, their headers are looked up, instead of asking one route after another.
+MANY_ROUTES = 64
 
 
 class Table:
@@ -65,6 +69,13 @@ class Table:
                 self._for_any_model.append(place)
             yield
         self._unnamed = self._until_certain(self._for_any_model)
+        # For models that have many routes, which then differ in their headers
+        self._index: RouteIndex | None = None
+        if self._by_pattern.largest + len(self._unnamed) > MANY_ROUTES:
+            index = self._index = RouteIndex()
+            for route in self.routes:
+                index.add(route)
+                yield
         self._by_model: dict[str, tuple[Route, ...]] = {}  # the latest names that rules match
         self._num_remembered = 0  # routes of all names
 
@@ -74,7 +85,9 @@ class Table:
         Undecided.NEEDS_BODY: read the body's facts (NO_BODY if they cannot be read) and decide again.
         """
         in_head = True
-        for route in self._by_model.get(facts.model) or self.candidates(facts.model):
+        index = self._index
+        routes = self._by_model.get(facts.model) or self.candidates(facts.model) if index is None else index.of(facts)
+        for route in routes:
             if route.always is not None and in_head:
                 return route.always
             if not all_hold(route.head, facts):

@@ -259,6 +259,25 @@ def test_many_routes_are_compiled_without_asking_each_for_each_name(monkeypatch:
     assert compared == ["name-7", "glob-77-*"]
 
 
+@pytest.mark.parametrize(
+    "match_of",
+    [
+        lambda at: MatchSpec(model=("chat",), header={"x-user": (f"user-{at}",)}),
+        lambda at: MatchSpec(tenant=(f"tenant-{at}-*",), protocol=("rest",)),
+    ],
+)
+def test_one_model_may_have_many_routes(match_of: Callable[[int], MatchSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2,000 routes that differ in a header or in the tenant, few are asked."""
+    asked = []
+    all_hold = table_module.all_hold
+    monkeypatch.setattr(table_module, "all_hold", lambda *args: asked.append(args) or all_hold(*args))
+    one = table(*(to("cpu", f"r{at}", match_of(at)) for at in range(2000)), to("gpu", "rest"))
+    headers = {"x-user": "user-1777", "x-tenant": "tenant-1777-a"}
+    assert decide(one, Facts("chat", headers=headers)).target.route == "r1777"
+    assert decide(one, Facts("chat", headers={"x-user": "u", "x-tenant": "t"})).target.route == "rest"
+    assert len(asked) <= 3
+
+
 TEXTS = st.lists(st.sampled_from(["a", "b", "a*", "?", "*", "ab"]), max_size=2).map(tuple)
 MATCHES = st.builds(
     MatchSpec,
@@ -300,10 +319,13 @@ FACTS = st.builds(
 )
 
 
-@given(ROUTES, FACTS, st.floats(0, 1, exclude_max=True))
-def test_the_fast_path_decides_as_the_slow_one(routes: list, facts: Facts, chance: float) -> None:  # type: ignore[type-arg]
-    """Index, cache and shortcuts of the table change no decision: `explain` checks all routes in order."""
-    one = table(*routes, experiments=EXPERIMENTS)
+@pytest.mark.parametrize("many", [-1, 64], ids=["by all fields", "by model"])
+@given(routes=ROUTES, facts=FACTS, chance=st.floats(0, 1, exclude_max=True))
+def test_the_fast_path_decides_as_the_slow_one(routes: list, facts: Facts, chance: float, many: int) -> None:  # type: ignore[type-arg]
+    """Indexes, cache and shortcuts of the table change no decision: `explain` checks all routes in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_module, "MANY_ROUTES", many)
+        one = table(*routes, experiments=EXPERIMENTS)
     slow = explain(one, facts, lambda: chance).decision
     assert one.decide(facts, lambda: chance) == slow
     assert one.decide(facts, lambda: chance) == slow
