@@ -64,6 +64,6 @@ class HeaderForward:
         }
 
     def parameters_of_head(self, head: bytes) -> dict[str, str]:
-        """Those of a complete HTTP/1.1 head, with its request line."""
+        """Those of a complete HTTP/1.1 head, with its request line. Blanks at the end of a value stay, as in Triton."""
         lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-        return self.parameters([(name, value.strip(b" \t")) for name, colon, value in lines if colon])
+        return self.parameters([(name, value.lstrip(b" \t")) for name, colon, value in lines if colon])

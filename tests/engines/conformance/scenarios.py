@@ -133,7 +133,7 @@ scenario(
 )
 scenario(
     "headers as the client wrote them",
-    Ask("arguments", text("text_input", "x"), headers={"X-Forward-A": "1", "X-Case-a": "2", "x-CASE-b": "3"}),
+    Ask("arguments", text("text_input", "x"), headers={"X-Forward-A": "1 ", "X-Case-a": " 2", "x-CASE-b": "3"}),
     clients=("rest",),
 )
 scenario(
