@@ -75,13 +75,15 @@ class CustomMetrics:
         if parent.kind == "histogram":
             if buckets is None:
                 raise invalid("Bucket boundaries not found in Metric args.")
+            if list(buckets) != sorted(set(buckets)):
+                raise invalid("Bucket boundaries must be strictly sorted.")
         elif buckets is not None:
             raise invalid(f"Unexpected args found in {parent.kind} Metric constructor.")
         key = tuple(sorted(labels.items()))
         number = parent.metrics.get(key, 0)
         if not number:
             number = parent.metrics[key] = next(self._numbers)
-            histogram = None if buckets is None else Histogram(sorted(buckets))
+            histogram = None if buckets is None else Histogram(buckets)
             self._metrics[number] = _Metric(parent, key, histogram)
         self._metrics[number].num_users += 1
         return number

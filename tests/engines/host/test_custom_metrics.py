@@ -16,7 +16,7 @@ def test_metrics_are_reported_as_text() -> None:
     assert metrics.metric(family, {"kind": "x", "model": 'a"b'}, None) == first
     metrics.change("increment", first, 2)
     metrics.change("increment", first, 0.5)
-    seconds = metrics.metric(metrics.family("seconds", "Seconds", "histogram"), {}, (1.0, 0.1))
+    seconds = metrics.metric(metrics.family("seconds", "Seconds", "histogram"), {}, (0.1, 1.0))
     for value in (0.1, 0.5, 7):
         metrics.change("observe", seconds, value)
     assert prometheus_text.write(metrics.families()).decode() == (
@@ -86,6 +86,14 @@ def test_kinds_do_what_they_do(kind: str, operation: str, value: float, text: st
     metric = metrics.metric(metrics.family("m", "", kind), {}, (1.0,) if kind == "histogram" else None)
     with pytest.raises(EngineError, match=text):
         metrics.change(operation, metric, value)
+
+
+@pytest.mark.parametrize("buckets", [(2.5, 0.1), (1.0, 1.0)])
+def test_buckets_ascend(buckets: tuple[float, ...]) -> None:
+    """Bounds of a histogram that do not ascend strictly are refused, as in Triton."""
+    metrics = CustomMetrics()
+    with pytest.raises(EngineError, match="must be strictly sorted"):
+        metrics.metric(metrics.family("m", "", "histogram"), {}, buckets)
 
 
 def test_a_name_has_one_kind() -> None:
