@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
+_REQUIRED = "inputs, requested_output_names and model_name"
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 MEMORY_GPU, MEMORY_CPU = 0, 1
 
@@ -57,9 +58,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Iterable[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Iterable[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -67,7 +68,10 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        if None in (request_id, model_name, model_version, flags, timeout) or correlation_id is None:
+        # As in Triton these three have no default, though they follow arguments that have one.
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError(f"__init__(): incompatible constructor arguments: {_REQUIRED} are required")
+        if None in (request_id, correlation_id, model_version, flags, timeout):
             raise TypeError("__init__(): incompatible constructor arguments: None is no value of an InferenceRequest")
         self._requested_output_names: Sequence[str] = list(requested_output_names)
         if not all(isinstance(name, str) for name in self._requested_output_names):
