@@ -65,14 +65,28 @@ class _AllMembers(dict[str, Any]):
 
 
 def with_repeated_members(text: bytes, content: Any, names: Iterable[str]) -> Any:
-    """The content of a JSON text, where one of these names may occur more than once: then its objects' `items` has all
-    members."""
+    """The content of a JSON text, where one of these names may occur more than once: then `items` of the object and of
+    its `parameters` has all members."""
     if not any(text.count(b'"%b"' % name.encode()) > 1 for name in names):
         return content
+    pairs: dict[int, list[tuple[str, Any]]] = {}  # of each object; they hold the objects below them
+
+    def read_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(members)
+        pairs[id(value)] = members
+        return value
+
     try:
-        return json.loads(text.decode("utf-8", "surrogateescape"), object_pairs_hook=_AllMembers)
+        again = json.loads(text.decode("utf-8", "surrogateescape"), object_pairs_hook=read_members)
     except (ValueError, RecursionError):  # a spelling that is RapidJSON's own
         return content
+    if id(again) not in pairs:
+        return content
+    members = [
+        (name, _AllMembers(pairs[id(value)]) if name == "parameters" and id(value) in pairs else value)
+        for name, value in pairs[id(again)]
+    ]
+    return _AllMembers(members)
 
 
 def string(owner: Any, key: str) -> str:

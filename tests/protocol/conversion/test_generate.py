@@ -89,6 +89,8 @@ BAD_BODIES = [
     (b'{"l":[1]}', "parameter 'l' must be a number"),
     (b'{"n":1,"parameters":{"n":1}}', "input 'n' already exists in request"),
     (b'{"n":1,"n":1}', "input 'n' already exists in request"),
+    (b'{"n":{"n":1}}', "'n': its data has an object in it, which is no INT32"),
+    (b'{"l":{"n":{"n":1}}}', "parameter 'l' must be"),
     (b'{"parameters":{"n":1,"n":1}}', "input 'n' already exists in request"),
     (b'{"parameters":5}', "'parameters' must be an object"),
     (b'{"id":5}', "'id' must be a string"),
