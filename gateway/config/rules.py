@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 _SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "identity", "limits", "tests")
 _VERSION = "1"
+# Unknown names with a suggestion: each is compared with all that are declared, which may be thousands.
+_MAX_SUGGESTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,9 @@ def _check_names(kind: str, reading: Reading, *, is_used: bool = False, by: str 
     use without."""
     declared = reading.declared.get(kind, {})
     references = [reference for reference in reading.references if reference.kind == kind]
-    for name, location in ((reference.name, reference.location) for reference in references):
-        if name not in declared:
-            reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
+    unknown = [reference for reference in references if reference.name not in declared]
+    for number, reference in enumerate(unknown):
+        likely = suggest(reference.name, declared) if number < _MAX_SUGGESTED else ""
+        reading.error(reference.location, f"unknown {kind} {reference.name!r}{likely}")
     for name in () if is_used else declared.keys() - {reference.name for reference in references}:
         reading.warn(declared[name], f"{kind} {name!r} is not used by any {by}")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config import rules as rules_module
 from gateway.config.rules import LoadedRules, load_rules
 from tests.config.conftest import Load
 
@@ -213,3 +214,18 @@ def load_text(content: bytes) -> LoadedRules:
         path = Path(directory) / "rules.yaml"
         path.write_bytes(content)
         return load_rules([path], {})
+
+
+def test_many_unknown_names_are_quick(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unknown name is an error; the first ones have a suggestion, which takes a comparison with all names."""
+    compared = []
+    suggest = rules_module.suggest
+    monkeypatch.setattr(rules_module, "suggest", lambda word, known: compared.append(word) or suggest(word, known))
+    engines = "".join(f"  engine-{at}: {{endpoints: ['http://a:{at + 1}']}}\n" for at in range(60))
+    routes = "".join(f"  - {{name: r{at}, engine: x{at}, match: {{model: m{at}}}}}\n" for at in range(500))
+    errors = load(f"version: 1\nengines:\n{engines}routes:\n{routes}").errors
+    assert len(errors) == 500
+    assert len(compared) == 20
+    assert errors[0].message.startswith("unknown engine 'x0'; known: engine-0, engine-1, ")
+    assert errors[0].message.endswith(", engine-49 and 10 more")
+    assert errors[-1].message == "unknown engine 'x499'"
