@@ -496,6 +496,28 @@ def shared_memory_round_trip(client):
 
 
 @with_client
+def shared_memory_bounds(client):
+    """Regions and tensors that do not lie within an object or a region."""
+    region = shared_memory.create_shared_memory_region("bounds", "/pointsman_bounds", 64)
+    try:
+        client.unregister_system_shared_memory("bounds")  # no error before it is registered
+        seen = [
+            refusal(client.register_system_shared_memory, "bounds", "/pointsman_bounds", 65),
+            refusal(client.register_system_shared_memory, "bounds", "/pointsman_bounds", 1, offset=64),
+        ]
+        client.register_system_shared_memory("bounds", "/pointsman_bounds", 64)
+        seen.append(refusal(client.register_system_shared_memory, "bounds", "/pointsman_bounds", 64))
+        for offset, size in ((64, 12), (1 << 40, 12), (60, 12), (0, 72), (0, 8)):
+            inputs = adder_inputs()
+            inputs[0].set_shared_memory("bounds", size, offset=offset)
+            seen.append(refusal(client.infer, "adder", inputs))
+        return seen
+    finally:
+        eventually(lambda: released(client.unregister_system_shared_memory))
+        shared_memory.destroy_shared_memory_region(region)
+
+
+@with_client
 def shared_memory_refusals(client):
     return [
         refusal(client.register_system_shared_memory, "parity", "/pointsman_nowhere", 64),

@@ -331,6 +331,16 @@ except pb.TritonModelException as error:
     assert [family.name for family in metrics.families()] == ["made"]
 
 
+def test_metrics_outlive_their_family(stage: Stage, runner: InstanceSet) -> None:
+    """A metric works as long as the model has it, also where the family was a temporary; Triton's raises then."""
+    code = """
+metric = pb.MetricFamily("temporary", "", pb.MetricFamily.COUNTER).Metric()
+metric.increment(2)
+return metric.value()
+"""
+    assert run(stage, runner, code) == 2
+
+
 def test_clients_shared_memory(stage: Stage, runner: InstanceSet) -> None:
     """An input is read from a client's region and an output is written into it. A region that is too small fails the
     request."""
