@@ -14,12 +14,29 @@ import yaml
 
 from gateway.yaml.problems import Location, Problem
 
-_Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_YamlLoader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")}
 # Our files nest six deep; PyYAML's C composer recurses and ends the process some thousands deep.
 _MAX_DEPTH = 64
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{")
+
+
+class _Loader(_YamlLoader):  # type: ignore[misc]
+    """Refuses what is nested too deeply while it is composed: the composer calls these methods around each node."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def descend_resolver(self, parent: yaml.Node | None, index: object) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH + 1:  # it may be a value
+            assert parent is not None
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=parent.start_mark)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +99,6 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: li
     """Parse one YAML document; findings go to `problems`, and invalid parts become `Invalid`."""
     start = Location(file, 1, 1)
     try:
-        _check_depth(text)
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             return Scalar("", True, start)
@@ -121,17 +137,6 @@ def _sentence(error: yaml.MarkedYAMLError) -> str:
     if error.context is None or error.context_mark is None:
         return str(error.problem or error.context)
     return f"{error.context} from line {error.context_mark.line + 1} on, {error.problem}"
-
-
-def _check_depth(text: str) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)  # type: ignore[arg-type]
 
 
 class _Conversion:
