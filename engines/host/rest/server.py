@@ -52,6 +52,8 @@ _HOST, _NO_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE), b"host: -\r\n\r\n"
 _LENGTH = re.compile(rb"(?<=\r\n)content-length:[ \t]*[0-9]+[ \t]*\r\n", re.IGNORECASE)
 _CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 
+_OPENAI_PATHS = "/v1/"
+
 _STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in responses.items()}
 
 
@@ -141,8 +143,10 @@ class HttpConnection(Http1Server):
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may read on, or have gone: only a write shows which. So requests that are
-        whole are answered for a while."""
-        if self._state is not ParserState.REPLY:
+        whole are answered for a while, but for generations: their clients keep both halves open."""
+        answering = self._answering
+        is_generation = isinstance(answering, Exchange) and answering.path.startswith(_OPENAI_PATHS)
+        if self._state is not ParserState.REPLY or is_generation:
             return False
         if not self._buffer:
             self.close_after_reply()
