@@ -81,7 +81,7 @@ ONE = 'command: [server, "{http_port}"]'
 WRONG = [
     (
         "no YAML",
-        "version: 1\nagents: " + "[" * 64,
+        "version: 1\nagents: " + "[" * 65,
         ["2:72: error: not YAML: nested too deeply"],
     ),
     ("empty", "", ["1:1: error: the file is empty: a fleet file begins with 'version: 1'"]),
