@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -84,6 +87,12 @@ class Client:
             return True
 
     def close(self) -> None:
+        """Leave with a reset: an end of the stream may be that of the requests alone."""
+        its = self.writer.get_extra_info("socket")
+        if its is None or its.fileno() < 0:  # closed already
+            return
+        with socket.socket(fileno=os.dup(its.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
 
