@@ -349,8 +349,9 @@ class Holding:
                 connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
                 continue
             self._count(1)
-            while connection.recv(1 << 16):
-                pass
+            with contextlib.suppress(ConnectionResetError):  # the gateway resets what it cancels
+                while connection.recv(1 << 16):
+                    pass
             self._count(-1)
             return
 
