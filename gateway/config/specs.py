@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 from gateway.config import value_parsers
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.value_parsers import (
+    ClientHeaderName,
     Count,
     Datatype,
     Duration,
@@ -354,10 +355,10 @@ class LimitSpec:
 class IdentitySpec:
     """Where requests carry their identity."""
 
-    session_header: HeaderName = "x-session-id"
+    session_header: ClientHeaderName = "x-session-id"
     # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata
     session_parameters: tuple[Text, ...] = ("session_id", "sequence_id")
-    tenant_header: HeaderName = "x-tenant"
+    tenant_header: ClientHeaderName = "x-tenant"
     session_cookie: Text | None = None  # the name of a cookie, read where the header is missing
     session_ttl: PositiveDuration = 3600.0  # how long a session that is not seen is remembered
 

@@ -102,6 +102,30 @@ def text(text: str) -> str:
 # RFC 9110, 5.6.2: a token; in lower case
 header_name = values.matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str.lower, "{text!r} is not a header name")
 
+# Fields of one connection and of a body's framing (RFC 9110, 7.6.1; RFC 9112, 6): they say nothing about a client.
+_OF_MESSAGES = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+def client_header(text: str) -> str:
+    """The name of a field that tells clients apart."""
+    name: str = header_name(text)
+    if name in _OF_MESSAGES:
+        raise ValueError(f"the field {name!r} is about the message or its connection: name one that clients differ in")
+    return name
+
 
 def base_path(text: str) -> str:
     """The base path of an engine's API; `/` means none."""
@@ -161,7 +185,7 @@ def request_value(what: str, *known: str) -> Callable[[str], str]:
         if text in known and not separator:
             return text
         if kind == "header" and separator:
-            return f"header:{header_name(name)}"
+            return f"header:{client_header(name)}"
         if kind == "parameter" and name and "parameter:NAME" in known:
             return text
         raise ValueError(f"unknown {what} {text!r}{suggest(text, known)}")
@@ -252,6 +276,7 @@ def guardrail_bound(metric: str, bound: str) -> Callable[[str], float]:
 Name = Annotated[str, values.name]
 Text = Annotated[str, text]
 HeaderName = Annotated[str, header_name]
+ClientHeaderName = Annotated[str, client_header]
 EngineName = Annotated[str, NameOf("engine")]
 ExperimentName = Annotated[str, NameOf("experiment")]
 LayerName = Annotated[str, NameOf("layer")]

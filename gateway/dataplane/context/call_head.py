@@ -9,6 +9,7 @@ from functools import partial
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import (
     DROPPED,
+    LONGEST_NAME,
     MALFORMED,
     OWN,
     PASSED,
@@ -111,6 +112,7 @@ class CallPlan:
     def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
+        self.shared = fields
         self.path = named[b":path"]
         self.request_line = ("POST", self.path.decode("latin-1"))
         self.authority = named.get(b":authority") or named.get(b"host") or b""
@@ -208,10 +210,11 @@ class _Prefixes(dict[bytes, bytes | None]):
     written for each hop."""
 
     def __missing__(self, name: bytes) -> bytes | None:
-        if len(self) >= _MAX_NAMES:
-            self.clear()
         found = None if name in _REWRITTEN else literal_name(name, secret=name in _SECRETS)
-        self[name] = found
+        if len(name) <= LONGEST_NAME:
+            if len(self) >= _MAX_NAMES:
+                self.clear()
+            self[name] = found
         return found
 
 
@@ -230,20 +233,21 @@ def _passed_on(own: list[Field]) -> bytes:
 
 
 class CallHead:
-    """One call's fields, read: its plan, and its `own`, which the plan does not have; `passing` are these as they go
-    on, encoded. `id` is None where the client sent none, and so is `session`, which is only read where rules need it;
-    `timeout` is in seconds, None where the client sets none."""
+    """One call's fields, read: its plan, and its `own`, which the plan does not have; `sent` are these with the blanks
+    that stood around values, and `passing` the same as they go on, encoded. `id` is None where the client sent none,
+    and so is `session`, which is only read where rules need it; `timeout` is in seconds, None where the client sets
+    none."""
 
-    __slots__ = ("error", "id", "own", "passing", "plan", "session", "timeout", "units")
+    __slots__ = ("error", "id", "own", "passing", "plan", "sent", "session", "timeout", "units")
 
     def __init__(self, plan: CallPlan, own: list[Field]) -> None:
         self.plan = plan
-        self.own = own
+        self.own = self.sent = own
         self.id = plan.request_id
         self.timeout: float | None = None
         snapshot = plan.snapshot
-        self.session = session_of(snapshot, own, plan.fields) if snapshot.session_field else None
-        self.units = units_of(snapshot, own) if snapshot.unit_fields else None
+        self.session = session_of(snapshot, own, plan.shared) if snapshot.session_field else None
+        self.units = units_of(snapshot, own, plan.shared) if snapshot.unit_fields else None
         self.error = plan.error
         timeout = plan.timeout
         for name, value in own:
@@ -261,7 +265,7 @@ class CallHead:
         """`passing` without the fields that the engine declares, which take the place of the caller's."""
         if not engine.extra_names:
             return self.passing
-        return _passed_on([field for field in self.own if field[0] not in engine.extra_names])
+        return _passed_on([field for field in self.sent if field[0] not in engine.extra_names])
 
     def value(self, name: bytes) -> bytes | None:
         """The first of the caller's fields of this name, in lower case."""
@@ -306,7 +310,7 @@ class CallHeadBuilder:
             return CallHead(before.plan, before.own + own)
         head = CallHead.__new__(CallHead)
         head.plan = before.plan
-        head.own = before.own + own
+        head.own = head.sent = before.own + own
         head.id = own[self._id_at][1] if self._id_at is not None else before.id
         head.timeout = before.timeout
         head.session = head.units = None
@@ -348,12 +352,14 @@ class CallReader:
 
     def _with_blanks(self, block: Block) -> CallHead:
         """Blanks around metadata reach the engine, as Triton's models see them; the gateway reads values without."""
-        sent = {(name, value.strip(b" \t")): (name, value) for name, value in block.fields}
-        shared, own = self._split(sent)
+        stripped = [(name, value.strip(b" \t")) for name, value in block.fields]
+        shared, own = self._split(stripped)
         plan = self._new_plan(fields_of(shared))
+        sent = dict(zip(stripped, block.fields, strict=True))
         plan.passing = [sent.get(field, field) for field in plan.fields]
         head = CallHead(plan, own)
-        head.passing = _passed_on([sent[field] for field in own])
+        head.sent = self._split(block.fields)[1]
+        head.passing = _passed_on(head.sent)
         return head
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:

@@ -44,6 +44,8 @@ _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # A bound for clients that invent names.
 _MAX_NAMES = 4096
+# Longer names are read each time: as many of them would fill the memory.
+LONGEST_NAME = 128
 # Plans of one generation of the cache, of about 2 KB each: models, tenants and client libraries multiply.
 _MAX_PLANS = 4096
 
@@ -71,18 +73,21 @@ class FieldKinds(dict[bytes, FieldKind]):
         """`own` are read for each request; `few_differ_in` are read for all requests of a plan."""
         super().__init__()
         self._few_differ_in = few_differ_in
-        self._own = frozenset({*own, snapshot.session_field, *snapshot.unit_fields, *snapshot.limit_fields})
+        self._own = own
+        self._of_clients = frozenset({snapshot.session_field, *snapshot.unit_fields, *snapshot.limit_fields})
         if snapshot.session_cookie:
-            self._own |= {b"cookie"}
+            self._of_clients |= {b"cookie"}
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         self._trusts_forwarded = settings.trust_forwarded
 
     def __missing__(self, name: bytes) -> FieldKind:
         if _NAME.fullmatch(name) is None:
             return MALFORMED
-        if len(self) >= _MAX_NAMES:
-            self.clear()
-        kind = self[name] = self._kind(name.lower())
+        kind = self._kind(name.lower())
+        if len(name) <= LONGEST_NAME:
+            if len(self) >= _MAX_NAMES:
+                self.clear()
+            self[name] = kind
         return kind
 
     def _kind(self, name: bytes) -> FieldKind:
@@ -92,7 +97,9 @@ class FieldKinds(dict[bytes, FieldKind]):
             return OWN
         if name in FORWARDED and not self._trusts_forwarded:
             return DROPPED
-        return SHARED if name in self._few_differ_in else PASSED
+        if name in self._few_differ_in:
+            return SHARED
+        return OWN if name in self._of_clients else PASSED
 
 
 def fields_of(parts: list[bytes]) -> list[Field]:
@@ -138,7 +145,7 @@ class Request:
                 self.json_length = value
         snapshot = plan.snapshot
         self.session = session_of(snapshot, own, plan.head.fields) if snapshot.session_field else None
-        self.units = units_of(snapshot, own) if snapshot.unit_fields else None
+        self.units = units_of(snapshot, own, plan.head.fields) if snapshot.unit_fields else None
         self.lines = lines + plan.length_line
 
     @classmethod
@@ -218,10 +225,10 @@ def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str
     return read_name(cookie) or None
 
 
-def units_of(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
+def units_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> dict[str, str] | None:
     """The units of experiments that a head names, the first field of each name; None where it names none."""
     named: dict[str, str] = {}
-    for name, value in fields:
+    for name, value in own if snapshot.units_are_own else own + shared:
         if name in snapshot.unit_fields:
             named.setdefault(name.decode("latin-1"), read_text(value))
     return named or None
@@ -313,7 +320,7 @@ class HeadReader:
         plan = PreparedHead(read_request_head(head), self._snapshot, self._settings)
         request = Request(plan, [], b"")
         request.session = session_of(self._snapshot, plan.head.fields, [])
-        request.units = units_of(self._snapshot, plan.head.fields)
+        request.units = units_of(self._snapshot, plan.head.fields, [])
         return request
 
 

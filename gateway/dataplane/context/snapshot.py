@@ -167,6 +167,22 @@ class RouteTarget:
         return found
 
 
+# Fields that the gateway reads in heads whatever the rules: they stand in the plans of HTTP or gRPC.
+READ_OF_HEADS = frozenset(
+    {
+        "accept-encoding",
+        "content-type",
+        "host",
+        "proxy-authorization",
+        "proxy-authenticate",
+        "user-agent",
+        "via",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+    }
+)
+
+
 class Snapshot:
     """The rules in force, and what it takes to serve by them."""
 
@@ -202,7 +218,10 @@ class Snapshot:
         yield
         self.session_field = rules.identity.session_header.encode() if needs_session else b""
         cookie = rules.identity.session_cookie if needs_session else None
-        self.session_is_own = not self.headers_used & {rules.identity.session_header, "cookie"}
+        session_names = {rules.identity.session_header, "cookie"}
+        # Whether the session and units stand in no plan: rules do not read them, nor does the gateway itself.
+        self.session_is_own = not self.headers_used & session_names and not READ_OF_HEADS & session_names
+        self.units_are_own = not READ_OF_HEADS & used.unit_headers
         self.session_lookup = session_lookup(rules.identity)
         # Words of a body that names a session; any name may be written with escapes.
         names = [name.encode() for name in rules.identity.session_parameters]

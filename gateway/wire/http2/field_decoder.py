@@ -17,6 +17,7 @@ _VISIBLE = bytes([*range(0x21, 0x7F), *range(0x80, 0x100)])
 
 # A bound for peers that invent names.
 _MAX_NAMES = 4096
+_LONGEST_NAME = 128
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # What a block's fault or length depends on.
 _JUDGED = frozenset(
@@ -43,9 +44,11 @@ class OwnNames(dict[bytes, bool]):
         self._is_own = is_own
 
     def __missing__(self, name: bytes) -> bool:
-        if len(self) >= _MAX_NAMES:
-            self.clear()
-        found = self[name] = _NAME.fullmatch(name) is not None and name not in _JUDGED and self._is_own(name)
+        found = _NAME.fullmatch(name) is not None and name not in _JUDGED and self._is_own(name)
+        if len(name) <= _LONGEST_NAME:
+            if len(self) >= _MAX_NAMES:
+                self.clear()
+            self[name] = found
         return found
 
 

@@ -159,6 +159,23 @@ def test_metadata_with_blanks(tmp_path: Path) -> None:
     run(play())
 
 
+def test_metadata_with_blanks_is_sent_as_it_came(tmp_path: Path) -> None:
+    """Repeated metadata stays repeated, and blanks stay, also for an engine that declares another field."""
+    rules = PLAIN.replace("balance: least_outstanding", "headers: {x-mine: its}")
+
+    async def play() -> None:
+        plane = DataPlane(Settings(), load(rules, tmp_path), 1, {}, None)
+        own = [(b"x-k", b"v"), (b"x-k", b"v"), (b"x-b", b" b "), (b"x-mine", b"m")]
+        head = plane.read_call(Block([*STEADY, *own]))
+        assert head.passing.endswith(literals(own))
+        assert head.passing_to(plane.snapshot.engines["a"]).endswith(literals(own[:3]))
+        assert head.passing_to(plane.snapshot.engines["b"]) == head.passing
+        assert (head.value(b"x-b"), head.own[-4:-2]) == (b"b", own[:2])
+        plane.close()
+
+    run(play())
+
+
 @pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/ModelInfer", STREAM])
 def test_an_engines_own_headers_replace_the_callers(tmp_path: Path, path: str) -> None:
     """A field that an engine declares is sent once, with the engine's value: the caller's credentials do not leave."""

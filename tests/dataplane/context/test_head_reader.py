@@ -195,3 +195,32 @@ def test_heads_are_read_as_llhttp_reads_them(opening: bytes, lines: list[bytes])
 
 
 READER = reader()
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "host", "content-type", "proxy-authorization"])
+def test_a_limits_fields_are_judged_as_all_are(name: str) -> None:
+    """A limit by a field that only proxies may send, or that the gateway reads, changes nothing for the engine."""
+    lines = (f"{name}: a", "Content-Length: 0") if name != "host" else ("Content-Length: 0",)
+    plain, limited = reader()(head(*lines)), reader(more=LIMITED % name)(head(*lines))
+    assert sent(limited) == sent(plain)
+    assert (limited.length, limited.plan.head.keep_alive) == (0, True)
+    expected = {"host": b"h", "content-type": b"a"}.get(name)
+    assert limited.value(name.encode()) == expected
+
+
+LIMITED = "limits: [{name: l, per: ['header:%s'], requests_per_second: 9}]\n"
+
+
+@pytest.mark.parametrize("name", ["connection", "Transfer-Encoding", "content-length", "expect"])
+def test_fields_of_messages_tell_no_clients_apart(name: str) -> None:
+    """A limit by a field of the connection or of the body's framing is an error of the rules."""
+    loaded = load_texts({"rules.yaml": RULES + LIMITED % name})
+    assert "about the message or its connection" in str(loaded.problems)
+
+
+def test_long_names_are_not_cached() -> None:
+    """Long names that clients invent take no memory."""
+    read = reader()
+    for number in range(100):
+        read(head(f"X-{'a' * 200}-{number}: 1"))
+    assert len(read._kinds) < 20
