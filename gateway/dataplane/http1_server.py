@@ -29,7 +29,7 @@ from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
-from gateway.wire.http1.head import Field, ResponseHead
+from gateway.wire.http1.head import HEAD_END, Field, ResponseHead
 
 _REJECTIONS = {
     Rejection.HEAD_TOO_LONG: (
@@ -107,10 +107,16 @@ class Http1ServerConnection(Http1Server):
             handler.client_gone()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it may read on, or have left, which only a write would show. The work of a language
-        model for nobody costs most, so that ends at once."""
+        """The client sends no more: it may read on, or have left, which only a write shows."""
+        self._has_eof = True
+        return not self.is_tls and self._answers_half_closed()
+
+    def _answers_half_closed(self) -> bool:
+        """Generations are cancelled at once: without a client, they are the most expensive work."""
         request = self._request
-        if self._state is not ParserState.REPLY or self.is_tls or request is None:
+        if self._state is ParserState.HEAD:
+            return HEAD_END in self._buffer  # `_read_waiting` goes on with it
+        if self._state is not ParserState.REPLY or request is None:
             return False
         operation = request.plan.call.operation
         if operation in INFERENCE_OPERATIONS:
@@ -118,7 +124,8 @@ class Http1ServerConnection(Http1Server):
             if operation is not Operation.INFER or not timeout:
                 return False
             self.loop.call_later(timeout, self._leave, self._handler)
-        self._answer_half_closed()
+        if not self._buffer:
+            self.close_after_reply()
         return True
 
     def _leave(self, handler: Handler | None) -> None:

@@ -205,20 +205,13 @@ class Http1Server(asyncio.Protocol):
         if self._state is _HEAD and self._buffer and not self.is_paused and not self._transport.is_closing():
             data, self._buffer = self._buffer, b""
             self._read_head(data)
-            if self._has_eof and not self._buffer:
-                self._close_half_closed()
+            if self._has_eof and not self._answers_half_closed():
+                self._transport.close()
 
-    def _answer_half_closed(self) -> None:
-        """The client sends no more, and reads on: answer what it has sent."""
-        self._has_eof = True
-        if not self._buffer:
-            self._close_half_closed()
-
-    def _close_half_closed(self) -> None:
-        if self._state is _HEAD:
-            self._transport.close()
-        else:
-            self.close_after_reply()
+    def _answers_half_closed(self) -> bool:
+        """The client sends no more, and may read on: whether what it has sent is answered. Asked again for each request
+        that waits; a front that returns True from `eof_received` overrides it."""
+        return False
 
     # Called while a request is answered
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataplane.stage import OK, Engine, ReceivedRequest, get, post, run, stage, until
+from tests.dataplane.stage import DEADLINE, OK, Engine, ReceivedRequest, get, post, run, stage, until
 
 ANSWERED = [
     get("/v2/models/m"),
@@ -26,11 +26,16 @@ class Gate:
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
         self.has_lost_client = asyncio.Event()
+        self.answers_gets: asyncio.Event | None = None
         self.engine = Engine(self._answer)
 
     async def _answer(
         self, engine: Engine, received: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        if self.answers_gets is not None and received.head.startswith(b"GET"):
+            await self.answers_gets.wait()
+            writer.write(OK)
+            return
         waiting = asyncio.ensure_future(self.may_answer.wait())
         ending = asyncio.ensure_future(reader.read(1))
         await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -83,6 +88,41 @@ def test_cancellation(tmp_path: Path, path: str, timeout: float) -> None:
             writer.write_eof()
             assert await reader.read() == b""
             await asyncio.wait_for(gate.has_lost_client.wait(), 30)
+            writer.close()
+        gate.engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("first", ["/v2/models/m", "/v2"], ids=["relayed", "answered at once"])
+@pytest.mark.parametrize(
+    "sent, timeout",
+    [
+        (post("/v2/models/m/infer"), 0.1),
+        (post("/v2/models/m/infer"), 0),
+        (post("/v2/models/m/generate"), 60.0),
+        (post("/v2/models/m/generate")[:-1], 60.0),
+        (post("/v2/models/m/generate")[:20], 60.0),
+    ],
+    ids=["infer", "infer without time", "generate", "a part of a body", "a part of a head"],
+)
+def test_cancellation_of_waiting_requests(tmp_path: Path, first: str, sent: bytes, timeout: float) -> None:
+    """A request that begins after the client has closed its sending half has the bounds of one that is under way then;
+    one that will never be complete is dropped."""
+
+    async def scene() -> None:
+        gate = Gate()
+        gate.answers_gets = asyncio.Event()
+        await gate.engine.start()
+        async with stage(gate.rules, tmp_path, limits={"half_close_timeout": timeout}) as it:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            writer.write(get(first) + sent)
+            writer.write_eof()
+            if first != "/v2":
+                await until(lambda: any(getattr(each, "_has_eof", False) for each in it.plane.connections))
+            gate.answers_gets.set()
+            assert (await asyncio.wait_for(reader.read(), DEADLINE)).count(b"HTTP/1.1 ") == 1
+            await until(lambda: not it.plane.connections)
             writer.close()
         gate.engine.stop()
 
