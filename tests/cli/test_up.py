@@ -91,7 +91,7 @@ def test_what_to_try_next_by_grpc() -> None:
         assert address is not None and address[1] in line
         done = subprocess.run(line.strip(), shell=True, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert 'name: "pointsman"' in done.stdout
+    assert 'name: "triton"' in done.stdout
 
 
 def test_the_demo_fails_where_the_engine_does() -> None:
