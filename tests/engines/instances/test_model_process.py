@@ -93,7 +93,7 @@ def parameters(**values: str) -> str:
 
 @pytest.fixture(scope="module")
 def tough(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceSet]:
-    config = parameters(EXECUTION_TIMEOUT_SECONDS="1.5", MAX_MEMORY_MB="200").replace("count: 1", "count: 2")
+    config = parameters(EXECUTION_TIMEOUT_SECONDS="5", MAX_MEMORY_MB="200").replace("count: 1", "count: 2")
     yield stage.start(model(tmp_path_factory.mktemp("models") / "tough", TOUGH, config))
 
 
@@ -113,7 +113,7 @@ ENDS = [
     (
         "sleeps",
         "Failed to process the request(s) for model instance 'tough_0_0', message: the execution takes longer than "
-        "1.5 seconds",
+        "5 seconds",
     ),
 ]
 
