@@ -90,8 +90,8 @@ def host(
         float,
         option(
             SERVER,
-            "Time to answer a REST client that has closed its sending half, as one that has gone has too; then its "
-            "request is cancelled. 0 disables the timeout.",
+            "Time to answer a REST request after the client closes its sending half, which may mean that it has "
+            "disconnected; then the request is cancelled. 0 disables the timeout.",
             min=0,
         ),
     ] = 5.0,

@@ -173,7 +173,7 @@ class MetricsSpec:
     # As `load.path`; None: not shown
     path: Annotated[str, value_parsers.metrics_path] | None = None
     names: tuple[str, ...] = ("nv_*",)  # globs of the families that are shown
-    timeout: PositiveDuration = 2.0  # of reading them; a server that is late keeps its last counts
+    timeout: PositiveDuration = 2.0  # of all that a scrape reads; a server that is late keeps its last counts
     max_bytes: Size = 4 * 1024 * 1024  # of one server; a longer text is not shown
 
 

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isnan
+from typing import TypeVar
 
 from gateway.protocol.prometheus_text import number_text
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # see `gateway.routing.steps`
 
 Series = tuple[str, str]  # a sample's name and its labels, as written
 Values = dict[Series, float]
 
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*+")
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*+="(?:[^"\\]|\\.)*+"'
 _SAMPLE = re.compile(
-    r"([a-zA-Z_:][a-zA-Z0-9_:]*+)"
-    r'(\{(?:[a-zA-Z_][a-zA-Z0-9_]*+="(?:[^"\\]|\\.)*+",?+)*+\})?+[ \t]++(\S++)(?:[ \t]++-?[0-9]++)?+[ \t]*+'
+    rf"({_NAME.pattern})"
+    rf"(\{{(?:{_LABEL}(?:,{_LABEL})*+,?+)?+\}})?+[ \t]++(\S++)(?:[ \t]++-?[0-9]++)?+[ \t]*+"
 )
+_KINDS = frozenset({"counter", "gauge", "histogram", "summary", "untyped"})
+_BREAK = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # some readers end a line there
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 _MAX_WHOLE = 1 << 53
+STEP = 32  # lines or values: about half a millisecond
 _BOUND = re.compile(r',?le="[^"]*"')
 # A device that several servers report, and shares of 1: the largest is shown, not the sum.
 _DEVICE = 'gpu_uuid="'
@@ -50,22 +59,29 @@ class MetricFamily:
         return self.is_cumulative(series)
 
 
-def read_families(text: str, is_wanted: Callable[[str], bool]) -> dict[str, MetricFamily]:
-    """The wanted families of a server, by name. Lines that are not understood are passed over."""
+def read_families(text: str, is_wanted: Callable[[str], bool]) -> Steps[dict[str, MetricFamily]]:
+    """The wanted families of a server, by name. Lines that are not understood are passed over, and so are families of a
+    kind that Prometheus does not know: one of them would hide all others from it."""
     families: dict[str, MetricFamily] = {}
     helps: dict[str, str] = {}
     family: MetricFamily | None = None
     names: tuple[str, ...] = ()  # of the family's samples
-    for line in text.split("\n"):
+    for number, line in enumerate(text.split("\n")):
+        if number % STEP == 0:
+            yield
+        line = line.removesuffix("\r")
+        if _BREAK.search(line) is not None:
+            continue
         if line.startswith("#"):
             mark, _, rest = line[1:].strip().partition(" ")
             name, _, detail = rest.partition(" ")
             if mark == "HELP":
                 helps[name] = detail
-            elif mark == "TYPE":
+            elif mark == "TYPE" and _NAME.fullmatch(name):
                 kind = detail.strip()
                 names = (name, *[name + suffix for suffix in _SUFFIXES.get(kind, ())])
-                family = families.setdefault(name, MetricFamily(helps.get(name, ""), kind)) if is_wanted(name) else None
+                is_shown = kind in _KINDS and is_wanted(name)
+                family = families.setdefault(name, MetricFamily(helps.get(name, ""), kind)) if is_shown else None
             continue
         found = _SAMPLE.fullmatch(line)
         if found is None:
@@ -84,7 +100,7 @@ def read_families(text: str, is_wanted: Callable[[str], bool]) -> dict[str, Metr
 
 def sum_families(
     servers: Iterable[Mapping[str, MetricFamily]], carried: Mapping[str, MetricFamily]
-) -> dict[str, MetricFamily]:
+) -> Steps[dict[str, MetricFamily]]:
     """The families of all servers as those of one; `carried` are counts of servers that are gone. Counters, sums and
     gauges are added up; of quantiles, shares and what servers say of a device they share, the largest is taken. A
     histogram keeps the bounds that all its servers have."""
@@ -96,7 +112,9 @@ def sum_families(
             if known.kind != family.kind:
                 continue
             times.update(family.values.keys())
-            for series, value in family.values.items():
+            for number, (series, value) in enumerate(family.values.items()):
+                if number % STEP == 0:
+                    yield
                 before = known.values.get(series)
                 if before is None or isnan(before):
                     known.values[series] = value
@@ -105,10 +123,12 @@ def sum_families(
                 else:
                     known.values[series] = max(before, value)
     for name, family in carried.items():
+        yield
         known = total.setdefault(name, MetricFamily(family.help, family.kind))
         for series, value in family.values.items():
             known.values[series] = known.values.get(series, 0.0) + value
     for family in total.values():
+        yield
         if family.kind == "histogram":
             for name, labels in list(family.values):
                 if name.endswith("_bucket") and times[name, labels] < times[_count_of(name, labels)]:
@@ -116,13 +136,17 @@ def sum_families(
     return total
 
 
-def write_families(families: Mapping[str, MetricFamily]) -> bytes:
+def write_families(families: Mapping[str, MetricFamily]) -> Steps[bytes]:
     """The families as text."""
     lines: list[str] = []
     for name, family in families.items():
-        if family.values:
-            lines += (f"# HELP {name} {family.help}\n", f"# TYPE {name} {family.kind}\n")
-            lines += [f"{series}{labels} {_written(value)}\n" for (series, labels), value in family.values.items()]
+        if not family.values:
+            continue
+        lines += (f"# HELP {name} {family.help}\n", f"# TYPE {name} {family.kind}\n")
+        for number, ((series, labels), value) in enumerate(family.values.items()):
+            if number % STEP == 0:
+                yield
+            lines.append(f"{series}{labels} {_written(value)}\n")
     return "".join(lines).encode()
 
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.metrics_sum import MetricFamily, read_families, sum_families, write_families
+from gateway.routing.steps import run_now
 
 
 def total(*texts: str, carried: dict[str, MetricFamily] | None = None) -> str:
-    families = [read_families(text, lambda name: name.startswith("nv_")) for text in texts]
-    return write_families(sum_families(families, carried or {})).decode()
+    families = [run_now(read_families(text, lambda name: name.startswith("nv_"))) for text in texts]
+    return run_now(write_families(run_now(sum_families(families, carried or {})))).decode()
 
 
 COUNTER = "# HELP nv_a Help of a\n# TYPE nv_a counter\n"
@@ -63,6 +64,23 @@ def test_sums(first: str, second: str, expected: str) -> None:
     assert total(first, second).endswith(expected)
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("# TYPE nv_y weird\nnv_y 1\n", ""),
+        ("# TYPE nv_y\nnv_y 1\n", ""),
+        ("# TYPE nv_y COUNTER\nnv_y 1\n", ""),
+        ("# HELP nv_y a\rpointsman_up 9\n# TYPE nv_y counter\nnv_y 1\n", "# HELP nv_y \n# TYPE nv_y counter\nnv_y 1\n"),
+        ('# TYPE nv_y gauge\nnv_y{a="\u2028"} 1\nnv_y{a="1"b="2"} 1\nnv_y{,} 1\n', ""),
+        ("# HELP nv_y Y\r\n# TYPE nv_y counter\r\nnv_y 1\r\n", "# HELP nv_y Y\n# TYPE nv_y counter\nnv_y 1\n"),
+    ],
+    ids=["unknown kind", "no kind", "upper case", "line break in a help", "labels", "CRLF"],
+)
+def test_what_prometheus_would_not_read(text: str, expected: str) -> None:
+    """One server's text cannot make the whole page illegible."""
+    assert total(text, "# TYPE nv_z gauge\nnv_z 1\n") == expected + "# HELP nv_z \n# TYPE nv_z gauge\nnv_z 1\n"
+
+
 def test_counts_of_servers_that_are_gone() -> None:
     """They are added to those of the others."""
     carried = {"nv_a": MetricFamily("Help of a", "counter", {("nv_a", ""): 5.0})}
@@ -82,3 +100,13 @@ def test_any_text(text: str) -> None:
     """Whatever a server sends, what is written can be read again, and is the same."""
     written = total(text)
     assert total(written) == written
+
+
+def test_steps() -> None:
+    """Long texts are read, added and written in steps, between which the control process serves."""
+    text = COUNTER + "".join(f'nv_a{{model="{number}"}} {number}\n' for number in range(6400))
+    read = read_families(text, lambda name: True)
+    assert sum(1 for _ in read) >= 200
+    families = run_now(read_families(text, lambda name: True))
+    assert sum(1 for _ in sum_families([families], {})) >= 200
+    assert sum(1 for _ in write_families(families)) >= 200

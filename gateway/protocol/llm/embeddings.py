@@ -65,7 +65,7 @@ class EmbeddingsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """One vector for each input, as FP32, little-endian. `prompt_tokens` is 0 where the engine tells none;
+    """One vector for each input, as FP32, little-endian. `prompt_tokens` is 0 where the engine reports none;
     `is_estimated`: it has not counted them."""
 
     vectors: Sequence[bytes]
