@@ -147,8 +147,8 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "idle_timeout": ("A connection idle for longer is closed.", _DURATION),
         "body_timeout": ("Longest pause within a request's body.", _DURATION),
         "half_close_timeout": (
-            "Time to answer an inference after the client closes its sending half, which may mean that it has disconnected; "
-            "0 cancels it at once.",
+            "Time to answer an inference after the client closes its sending half, which may mean that it has "
+            "disconnected; 0 cancels it at once.",
             _DURATION,
         ),
         "max_streams": ("Concurrent gRPC calls per connection.", {"min": 1}),
