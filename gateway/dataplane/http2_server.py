@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
@@ -14,7 +15,7 @@ from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.protocol.errors import GatewayError
-from gateway.wire.http2.fields import Block
+from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
 from gateway.wire.http2.state import NO_RECEIVER, Http2Limits
@@ -24,7 +25,7 @@ from gateway.wire.http2.stream import Stream
 class Http2ServerConnection(Http2Server):
     """The front of HTTP/2: hands each stream to a handler."""
 
-    __slots__ = ("_unread", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_unread", "forwarded", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane) -> None:
         limits = plane.settings.limits
@@ -42,6 +43,7 @@ class Http2ServerConnection(Http2Server):
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
+        self.forwarded: Sequence[Field] = ()
         self.passing = b""
 
     # Events of the socket
@@ -50,11 +52,11 @@ class Http2ServerConnection(Http2Server):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
         self.is_tls = transport.get_extra_info("sslcontext") is not None
-        passing = [
+        self.forwarded = [
             (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
             (b"x-forwarded-proto", b"https" if self.is_tls else b"http"),
         ]
-        self.passing = literals(passing)
+        self.passing = literals(self.forwarded)
         super().connection_made(transport)
         self.plane.connections.add(self)
         if self.plane.is_draining:

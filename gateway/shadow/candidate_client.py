@@ -141,6 +141,7 @@ class _GrpcCall(_CandidateCall):
     is_call = True
     peer = _PEER
     is_tls = False
+    forwarded: Sequence[Field] = ()
     passing = b""
 
     def __init__(self, plane: DataPlane, route_target: RouteTarget, capture: Capture) -> None:

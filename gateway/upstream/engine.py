@@ -15,6 +15,8 @@ from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.tls import endpoint_tls
 
 _WINDOW_SECONDS = 10.0
+# What the gateway adds to each request itself, unless the engine declares it.
+_GATEWAY_FIELDS = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id"})
 NO_MODELS: frozenset[str] = frozenset()
 
 Key = tuple[str, str]  # engine name, endpoint url
@@ -72,6 +74,7 @@ class Engine:
         "extra_lines",
         "extra_names",
         "name",
+        "overrides_gateway_fields",
         "prefixes",
         "speaks_grpc",
         "speaks_rest",
@@ -101,6 +104,7 @@ class Engine:
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         self.extra_names = frozenset(name for name, _ in self.extra_fields)
+        self.overrides_gateway_fields = not self.extra_names.isdisjoint(_GATEWAY_FIELDS)
         self._by_url = {endpoint.url: endpoint for endpoint in self.endpoints}
         weights = shares(list(listed.values()))
         for endpoint in self.endpoints:

@@ -4,6 +4,8 @@ import asyncio
 import gzip
 from pathlib import Path
 
+import pytest
+
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -155,6 +157,45 @@ def test_engine_fields_and_keys(tmp_path: Path) -> None:
             await it.ask(post(INFER, b"{}", "Authorization: Bearer mine", "X-Team: theirs"))
         assert engine.received[0].value("authorization") == "Bearer sesame"
         assert engine.received[0].value("x-team") == "ours"
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+def test_engine_fields_replace_the_gateways(tmp_path: Path, trusted: bool) -> None:
+    """What the gateway adds itself is not added where the engine declares it: each field comes once."""
+    names = ("x-request-id", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "via")
+    own = ("X-Request-Id: mine", *(f"{name}: theirs" for name in names[1:]))
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        options = f"headers: {{{', '.join(f'{name}: ours' for name in names)}, accept-encoding: identity}}"
+        async with stage(rules(engine, options=options), tmp_path, trust_forwarded=trusted) as it:
+            assert (await it.ask(post(INFER, b"{}", *own))).headers["x-request-id"] == "mine"
+            assert (await it.ask(post("/v2/repository/models/m/load", b"{}", *own))).status == 200
+        assert len(engine.received) == 2
+        for received in engine.received:
+            assert [received.value(name) for name in names] == ["ours"] * len(names)
+            assert received.value("accept-encoding") == "identity"
+            assert received.body == b"{}"
+        engine.stop()
+
+    run(scene())
+
+
+def test_an_engine_field_replaces_one_of_the_gateways(tmp_path: Path) -> None:
+    """The others are added as ever."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        for name in ("x-request-id", "x-forwarded-for", "x-forwarded-proto"):
+            async with stage(rules(engine, options=f"headers: {{{name}: ours}}"), tmp_path) as it:
+                await it.ask(post(INFER, b"{}", "X-Request-Id: mine"))
+            usual = {"x-request-id": "mine", "x-forwarded-for": "127.0.0.1", "x-forwarded-proto": "http"}
+            assert {each: engine.received[-1].value(each) for each in usual} == {**usual, name: "ours"}
         engine.stop()
 
     run(scene())

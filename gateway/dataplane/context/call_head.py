@@ -35,7 +35,7 @@ from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
+from gateway.wire.http2.hpack import CachedHeaders, literal_name, literals, with_value
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
@@ -266,6 +266,10 @@ class CallHead:
         if not engine.extra_names:
             return self.passing
         return _passed_on([field for field in self.sent if field[0] not in engine.extra_names])
+
+    def passing_beside(self, engine: Engine, own: list[Field]) -> bytes:
+        """The same, with the gateway's own fields that the engine does not declare."""
+        return literals(field for field in own if field[0] not in engine.extra_names) + self.passing_to(engine)
 
     def value(self, name: bytes) -> bytes | None:
         """The first of the caller's fields of this name, in lower case."""

@@ -315,11 +315,12 @@ def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwa
         if name == b"via":
             vias.insert(-1, value)
         elif name == b"host":
-            if not (trust_forwarded and head.value(b"x-forwarded-host")):
+            if b"x-forwarded-host" not in replaced and not (trust_forwarded and head.value(b"x-forwarded-host")):
                 lines.append(b"x-forwarded-host: %b\r\n" % value)
         elif name in _REWRITTEN or name in replaced or (name in FORWARDED and not trust_forwarded):
             continue
         else:
             lines.append(b"%b: %b\r\n" % field)
-    lines.append(b"via: %b\r\n" % b", ".join(vias))
+    if b"via" not in replaced:
+        lines.append(b"via: %b\r\n" % b", ".join(vias))
     return b"".join(lines)

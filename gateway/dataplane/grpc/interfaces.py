@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -15,16 +16,18 @@ from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader
-from gateway.wire.http2.fields import Block
+from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.stream import Stream
 
 
 class CallClient(Protocol):
-    """A client's connection, as a call uses it. `passing` are the fields about the client for engines, encoded."""
+    """A client's connection, as a call uses it. `forwarded` are the fields about the client for engines,
+    `passing` the same, encoded."""
 
     plane: DataPlane
     peer: str
     is_tls: bool
+    forwarded: Sequence[Field]
     passing: bytes
 
     def call_failed(

@@ -66,6 +66,8 @@ class StreamCall(ClientCall):
 
     def passing_to(self, engine: Engine) -> bytes:
         """The call's own fields for an engine, encoded."""
+        if engine.overrides_gateway_fields:
+            return self._head.passing_beside(engine, [*self._client.forwarded, (b"x-request-id", self.request_id)])
         return b"".join((self._client.passing, self._head.passing_to(engine), request_id_literal(self.request_id)))
 
     # Events of the client's stream

@@ -210,8 +210,12 @@ class UnaryRelay(GrpcFront, CallHandler):
         attempt.sent_on = self._up = up = connection.open_stream(self)
         attempt.sent_at = now
         engine, head = attempts.route_target.engine, self._head
-        passing = head.passing if not engine.extra_names else head.passing_to(engine)
-        passing = self._client.passing + passing + self._id_literal
+        if engine.overrides_gateway_fields:
+            own = [*self._client.forwarded, (b"x-request-id", self._request_id)]
+            passing = head.passing_beside(engine, own)
+        else:
+            passing = head.passing if not engine.extra_names else head.passing_to(engine)
+            passing = self._client.passing + passing + self._id_literal
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
         keeps = engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies

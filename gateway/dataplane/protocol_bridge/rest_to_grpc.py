@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -64,6 +65,7 @@ class RestToGrpcHandler(Handler):
         "_started_at",
         "_stream",
         "_task",
+        "forwarded",
         "is_tls",
         "passing",
         "peer",
@@ -91,10 +93,11 @@ class RestToGrpcHandler(Handler):
         self.plane: DataPlane = client.plane
         self.peer = client.peer
         self.is_tls = client.is_tls
-        passing = [(b"x-forwarded-for", client.peer.encode("ascii", "replace"))]
+        forwarded = [(b"x-forwarded-for", client.peer.encode("ascii", "replace"))]
         if not self._plan.keeps_forwarded_proto:
-            passing.append((b"x-forwarded-proto", b"https" if self.is_tls else b"http"))
-        self.passing = literals(passing)
+            forwarded.append((b"x-forwarded-proto", b"https" if self.is_tls else b"http"))
+        self.forwarded: Sequence[Field] = forwarded
+        self.passing = literals(forwarded)
 
     @property
     def begun(self) -> bool:

@@ -30,6 +30,7 @@ from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import AnySession
 from gateway.sessions.sequence_log import Input, InputProtocol
+from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -191,21 +192,24 @@ class Exchange(UpstreamHandler):
         connection.begin(self._generation or self, wants_payload=client.takes_payload or plan.head.is_http_10)
         connection.request_is_sent = body.is_complete
         self._waits_for_engine = False
-        head = b"".join(
-            (
-                leads.opening,
-                attempt.endpoint.host_line,
-                leads.lines,
-                request.lines_without(engine.extra_names) if engine.extra_names else request.lines,
-                client.forwarded_for_line,
-                b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
-                engine.extra_lines,
-                body.framing_line,
-                b"x-request-id: ",
-                self._request_id,
-                b"\r\n\r\n",
+        if engine.overrides_gateway_fields:
+            head = self._overridden_head(engine, leads.opening + attempt.endpoint.host_line + leads.lines)
+        else:
+            head = b"".join(
+                (
+                    leads.opening,
+                    attempt.endpoint.host_line,
+                    leads.lines,
+                    request.lines_without(engine.extra_names) if engine.extra_names else request.lines,
+                    client.forwarded_for_line,
+                    b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
+                    engine.extra_lines,
+                    body.framing_line,
+                    b"x-request-id: ",
+                    self._request_id,
+                    b"\r\n\r\n",
+                )
             )
-        )
         if not body.is_complete:
             client.expect_body()
             client.resume_body()  # it may be paused, since there was no connection to send it on
@@ -223,6 +227,19 @@ class Exchange(UpstreamHandler):
             connection.send(head + body.take(keeps=keeps))
         else:
             connection.send_all([head, body.take(keeps=keeps)])
+
+    def _overridden_head(self, engine: Engine, beginning: bytes) -> bytes:
+        """The head without those of the gateway's own fields that the engine declares."""
+        client, names = self._client, engine.extra_names
+        pieces = [beginning, self._request.lines_without(names)]
+        if b"x-forwarded-for" not in names:
+            pieces.append(client.forwarded_for_line)
+        if b"x-forwarded-proto" not in names and not self._plan.keeps_forwarded_proto:
+            pieces.append(client.forwarded_proto_line)
+        pieces += (engine.extra_lines, self._body.framing_line)
+        if b"x-request-id" not in names:
+            pieces.append(b"x-request-id: %b\r\n" % self._request_id)
+        return b"".join([*pieces, b"\r\n"])
 
     def sending_paused(self) -> None:
         self._waits_for_engine = True

@@ -214,18 +214,20 @@ class FleetOperation(LocalHandler):
             return GatewayError(error.kind, where)
 
     def _fields_for(self, engine: Engine) -> list[Field]:
-        """The client's fields as the engine gets them: those of a request that passes, but for those of its body."""
+        """The client's fields as the engine gets them: those of a request that passes, but for those of its body; then
+        the engine's own, which replace them."""
         client, plan = self._client, self._plan
         lines = (
             plan.lines_for(engine)
-            + self._request.lines_without(engine.extra_names)
+            + self._request.lines
             + client.forwarded_for_line
             + (b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line)
-            + engine.extra_lines
         )
         split = [line.partition(b":") for line in lines.split(b"\r\n")[:-1]]
         fields = [(name.lower(), value.strip(b" \t")) for name, _, value in split]
-        return [field for field in fields if field[0] not in _OF_BODY] + [(b"x-request-id", self._request_id)]
+        fields.append((b"x-request-id", self._request_id))
+        replaced = _OF_BODY.union(engine.extra_names)
+        return [field for field in fields if field[0] not in replaced] + engine.extra_fields
 
     async def _query_available(self, questions: list[Question], body: bytes) -> list[HttpReply]:
         """The good answers; where there is none, the first refusal, or else the first failure."""

@@ -75,6 +75,21 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
     scene(tmp_path, play, told)
 
 
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_engine_fields_replace_the_gateways(tmp_path: Path, method: str) -> None:
+    """What the gateway adds itself is not added where the engine declares it: each field comes once."""
+    names = ("x-request-id", "x-forwarded-for", "via")
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        path, theirs = f"/inference.GRPCInferenceService/{method}", [(name, "theirs") for name in names]
+        call = await client.ask(request(), path=path, metadata=theirs)
+        assert call.value("x-request-id") == "theirs"
+        received = [field for field in engine.calls[0].fields if field[0] in (*names, "x-forwarded-proto")]
+        assert sorted(received) == sorted([*((name, "ours") for name in names), ("x-forwarded-proto", "http")])
+
+    scene(tmp_path, play, options=f"headers: {{{', '.join(f'{name}: ours' for name in names)}}}")
+
+
 def test_the_first_fields_come_before_the_message(tmp_path: Path) -> None:
     """The client gets the engine's first fields before the message."""
     go_on = asyncio.Event()
