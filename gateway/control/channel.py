@@ -18,6 +18,7 @@ from dataclasses import replace
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
 from gateway.control.messages import CountersPart, Message, QueryReply, RulesPart, Start, UseRules
 from gateway.net.collector import collector_paused
+from gateway.net.slices import Slices
 from gateway.observability.metrics import CountersSnapshot, joined
 
 _LENGTH = struct.Struct(">I")
@@ -68,10 +69,12 @@ async def _read_rules(first: RulesPart, reader: asyncio.StreamReader) -> Start |
     message: Message = first
     engines: dict[str, EngineSpec] = {}
     routes: list[RouteSpec] = []
+    slices = Slices()
     while isinstance(message, RulesPart):
         engines.update((engine.name, engine) for engine in message.engines)
         routes += message.routes
-        await asyncio.sleep(0)  # `readexactly` does not wait for what has arrived
+        if slices.is_over:
+            await slices.next()  # `readexactly` does not wait for what has arrived
         message = await _read(reader)
     assert isinstance(message, Start | UseRules)
     return replace(message, rules=replace(message.rules, engines=engines, routes=tuple(routes)))

@@ -30,6 +30,8 @@ class ControlledProcess:
         self.writer = writer
         self.stopping = asyncio.Event()
         self._reader = reader
+        self._newest: messages.UseRules | None = None  # still to be used
+        self._use_task: asyncio.Task[None] | None = None  # uses the newest rules, until there are none
 
     async def run(self) -> int:
         """Serve until stopped; returns the exit status."""
@@ -39,6 +41,9 @@ class ControlledProcess:
         reading = loop.create_task(self._read())
         await self.stopping.wait()
         reading.cancel()
+        if self._use_task is not None:
+            self._use_task.cancel()
+            await asyncio.wait([self._use_task])
         await self.close()
         return 0
 
@@ -107,16 +112,27 @@ class ControlledProcess:
                 self.stopping.set()
             case _ if self.plane is None:
                 self.send(messages.WorkerFailed(f"{type(message).__name__} came before messages.Start"))
-            case messages.UseRules(rules, number):
-                try:
-                    await self.use_rules(self.plane, rules, number)
-                except (OSError, ValueError) as error:  # a certificate file that can no longer be read
-                    _log.error("rules %d are not used: %s", number, error)
-                    self.send(messages.WorkerFailed(f"rules {number} are not used: {error}"))
+            case messages.UseRules():
+                self._newest = message
+                if self._use_task is None:
+                    self._use_task = asyncio.get_running_loop().create_task(self._use_newest(self.plane))
             case messages.Query(token, request):
                 await self.reply(self.plane, token, request)
             case _:
                 self.apply(self.plane, message)
+
+    async def _use_newest(self, plane: DataPlane) -> None:
+        """Use the newest rules, and those that come meanwhile; other messages are carried out between the slices."""
+        while (newest := self._newest) is not None:
+            self._newest = None
+            try:
+                await self.use_rules(plane, newest.rules, newest.number)
+            except Exception as error:  # a certificate file that can no longer be read
+                is_expected = isinstance(error, OSError | ValueError)
+                _log.error("rules %d are not used: %s", newest.number, error, exc_info=None if is_expected else error)
+                self.send(messages.WorkerFailed(f"rules {newest.number} are not used: {error}"))
+            del newest
+        self._use_task = None
 
 
 def run_child(make: Callable[[asyncio.StreamReader, asyncio.StreamWriter], ControlledProcess], description: str) -> int:

@@ -17,15 +17,38 @@ def relax_collector() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
+class _Pauses:
+    """The pauses under way: they overlap where rules arrive while others are compiled."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._was_enabled = False
+
+    def begin(self) -> None:
+        if not self._num:
+            # What is garbage by now would otherwise be exempt from collections for ever, with all that it refers to.
+            gc.collect()
+            self._was_enabled = gc.isenabled()
+            gc.disable()
+        self._num += 1
+
+    def end(self) -> None:
+        self._num -= 1
+        if not self._num:
+            gc.freeze()
+            if self._was_enabled:
+                gc.enable()
+
+
+_pauses = _Pauses()
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No collection meanwhile, and no later one looks at what exists then: rules are a million objects, none of them
     garbage, and a collection that looked at them all would stop the process for a tenth of a second."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    _pauses.begin()
     try:
         yield
     finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
+        _pauses.end()

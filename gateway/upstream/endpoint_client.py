@@ -69,7 +69,8 @@ class _Awaited(ABC, Generic[Result]):
     """Waits for a connection, then for the complete reply."""
 
     def __init__(self) -> None:
-        self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        # Errors are results: a future with an exception would be in a circle with the traceback
+        self.done: asyncio.Future[Result | GatewayError] = asyncio.get_running_loop().create_future()
 
     @abstractmethod
     def connected(self, connection: Any) -> None: ...
@@ -83,7 +84,7 @@ class _Awaited(ABC, Generic[Result]):
 
     def _fail(self, error: GatewayError) -> None:
         if not self.done.done():
-            self.done.set_exception(error)
+            self.done.set_result(error)
 
     def _succeed(self, result: Result) -> None:
         if not self.done.done():
@@ -99,12 +100,15 @@ class _Awaited(ABC, Generic[Result]):
                 connection = pool.acquire(self)
                 if connection is not None:
                     self.connected(connection)
-                return await self.done
+                result = await self.done
         except TimeoutError as error:
             raise GatewayError(ErrorKind.DEADLINE, f"{where} did not answer within {timeout:g} s") from error
         finally:
             pool.forget(self)
             self.cancel()
+        if isinstance(result, GatewayError):
+            raise result.at("")  # a copy, for the same reason
+        return result
 
 
 class _UnaryCall(_Awaited[UnaryReply]):

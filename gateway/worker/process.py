@@ -28,6 +28,7 @@ from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.net.collector import collector_paused, relax_collector
+from gateway.net.slices import Slices
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import BoundedRedis
@@ -92,8 +93,10 @@ class Worker(ControlledProcess):
         if not isinstance(request, messages.GetCounters):
             await super().reply(plane, token, request)
             return
+        slices = Slices()
         for _ in self._send_counters(plane, token):
-            await asyncio.sleep(0)
+            if slices.is_over:
+                await slices.next()
 
     def _send_counters(self, plane: DataPlane, token: int) -> Iterator[None]:
         """Send the counters part by part."""

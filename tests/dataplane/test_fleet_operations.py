@@ -1,6 +1,7 @@
 """Operations on the fleet: one request, one reply, every endpoint concerned."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 
@@ -300,5 +301,32 @@ def test_the_name_of_the_server(tmp_path: Path) -> None:
         async with stage(fleet([engine], [engine]), tmp_path, id="models of team a") as it:
             assert json.loads((await it.ask(get("/v2"))).body)["name"] == "models of team a"
         engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("request_line", [get("/v2/models/stats"), post("/v2/repository/index", b"{}")])
+def test_failed_operations_leave_nothing_to_the_collector(tmp_path: Path, request_line: bytes) -> None:
+    """Circles would keep the rules by which the requests were answered."""
+
+    async def scene() -> None:
+        engine = says(200, [])
+        await engine.start()
+        engine.stop()
+        async with stage(fleet([engine], [engine]), tmp_path) as it:
+            assert (await it.ask(request_line)).status == 502
+            gc.collect()
+            gc.disable()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            try:
+                for _ in range(3):
+                    assert (await it.ask(request_line)).status == 502
+                gc.collect()
+                found = [each for each in gc.garbage if type(each).__module__.startswith("gateway.")]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            assert found == []
 
     run(scene())

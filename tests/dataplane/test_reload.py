@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import pytest
+
+from gateway.config.settings import Settings
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.context.worker_counters import counters_in_parts, counters_of
 from gateway.observability.metrics import SeriesKey
+from gateway.protocol.engine_load import Load, Readiness
+from gateway.upstream.endpoint import Endpoint
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, many, request
 from tests.dataplane.grpc.test_engine_peers import scene
@@ -54,6 +63,66 @@ def test_requests_are_served_between_the_steps_of_a_reload(tmp_path: Path) -> No
         assert (await call.over()).value("x-pointsman-route") == "r7"
 
     scene(tmp_path, play, GrpcEngine(answer))
+
+
+URL = "http://127.0.0.1:1"
+KEY = "it", URL
+# Kinds of changes that come while rules are compiled: what makes one, and what shows it.
+CHANGES: dict[str, tuple[Callable[[DataPlane], None], Callable[[Snapshot], object]]] = {
+    "drained": (lambda plane: plane.set_drained(frozenset({KEY})), lambda it: endpoint_of(it).is_draining),
+    "condition": (
+        lambda plane: plane.update_health({KEY: Readiness.DOWN}),
+        lambda it: endpoint_of(it).condition is Readiness.DOWN,
+    ),
+    "health": (
+        lambda plane: plane.set_health({KEY: Readiness.DOWN}),
+        lambda it: endpoint_of(it).condition is Readiness.DOWN,
+    ),
+    "models": (lambda plane: plane.update_health({}, {KEY: frozenset("m")}), lambda it: "m" in endpoint_of(it).models),
+    "load": (
+        lambda plane: plane.update_health({}, {}, {KEY: Load(running=7)}),
+        lambda it: endpoint_of(it).pressure == 7,
+    ),
+    "weights": (
+        lambda plane: plane.set_weights({"x": {"one": 0.0, "two": 1.0}}, {"x": 3}),
+        lambda it: it.table.splits["x"].shares == {"one": 0.0, "two": 1.0},
+    ),
+}
+
+
+def endpoint_of(snapshot: Snapshot) -> Endpoint:
+    return snapshot.engines["it"].endpoints[0]
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_changes_during_a_reload_holds_at_once_and_afterwards(tmp_path: Path, kind: str) -> None:
+    """At whichever step of a reload it comes: requests by the old rules see it at once, those by the new ones later."""
+    arms = "arms: [{name: one, engine: it, weight: 1}, {name: two, engine: it, weight: 1}]"
+    text = (
+        f"version: 1\nengines: {{it: {{endpoints: ['{URL}'], connections: {{max_connections: %d}}}}}}\n"
+        f"routes: [{{name: r, experiment: x}}]\nexperiments: {{x: {{unit: 'header:x-user', {arms}}}}}\n"
+    )
+    before, after = load(text % 1, tmp_path), load(text % 2, tmp_path)  # the new rules have an endpoint of their own
+    change, is_seen = CHANGES[kind]
+
+    async def scene() -> None:
+        at, steps_left = 1, True
+        while steps_left:
+            plane = DataPlane(Settings(), before, 1, {})
+            steps = plane.change_rules(after, 2)
+            steps_left = len(list(islice(steps, at))) == at
+            assert not is_seen(plane.snapshot)
+            change(plane)
+            assert is_seen(plane.snapshot)
+            for _ in steps:
+                assert is_seen(plane.snapshot)
+            assert plane.snapshot.number == 2
+            assert is_seen(plane.snapshot)
+            plane.close()
+            at += 1
+        assert at > 10
+
+    asyncio.run(scene())
 
 
 def number_of_routes(it: GrpcStage) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import pickle
 
+import pytest
+
 from gateway.config.rules import load_texts
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
@@ -20,6 +22,7 @@ from gateway.control.messages import (
     Start,
     UseRules,
 )
+from gateway.net import slices
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 
 NUM_ROUTES, NUM_ENGINES = 500, 60
@@ -55,9 +58,10 @@ def test_no_part_of_rules_is_long() -> None:
     assert (messages[-1].rules.engines, messages[-1].rules.routes) == ({}, ())
 
 
-def test_rules_arrive_whole_while_others_have_turns() -> None:
-    """A reader gets the rules as they were sent, but for their tests, and the event loop has a turn after each part.
+def test_rules_arrive_whole_while_others_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader gets the rules as they were sent, but for their tests, and the event loop has a turn after each slice.
     Meanwhile nothing is collected, and afterwards as before."""
+    monkeypatch.setattr(slices, "slice_seconds", lambda turn_seconds: -1.0)
     rules = rules_of(NUM_ROUTES, NUM_ENGINES)
     sent: list[Message] = [Start(Settings(), rules, 1), UseRules(rules, 2), Drain()]
 

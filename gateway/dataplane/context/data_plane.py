@@ -41,7 +41,7 @@ from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
-from gateway.protocol.engine_load import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
@@ -104,6 +104,9 @@ class DataPlane:
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._weights, self._runs = NO_WEIGHTS, NO_RUNS
+        # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
+        self._next: Snapshot | None = None
+        self._loads: dict[Key, Load | None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._use(run_now(self._compile(rules, number, None)))
         # Ids that differ between workers and restarts, and cost a format each.
@@ -121,15 +124,11 @@ class DataPlane:
     def change_rules(self, rules: RulesSpec, number: int) -> Steps[None]:
         """Swap the rules in steps, between which requests are served by the old ones."""
         before = self.snapshot
-        health, models, drained, weights = self._health, self._models, self._drained, self._weights
-        snapshot = yield from self._compile(rules, number, before)
+        try:
+            snapshot = yield from self._compile(rules, number, before)
+        finally:
+            self._next = self._loads = None
         # All that changes with the rules, at once
-        if health is not self._health or models is not self._models:
-            snapshot.set_health(self._health, self._models)
-        if drained is not self._drained:
-            snapshot.set_drained(self._drained)
-        if weights is not self._weights:
-            snapshot.set_weights(self._weights, self._runs)
         finalize(before, self._free_soon, before.parts()).atexit = False
         self.affinity.book.remember_for(rules.identity.session_ttl)
         self._use(snapshot)
@@ -146,10 +145,15 @@ class DataPlane:
             self.tap.open()
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
+        loads = self._loads = {}
         snapshot = yield from Snapshot.compiled(rules, number, self.settings, self.metrics, before)
+        self._next = snapshot
         for engine in snapshot.engines.values():
             engine.set_health(self._health, self._models)
             engine.set_drained(self._drained)
+            for endpoint in engine.endpoints:
+                if endpoint.load is None and (load := loads.get((engine.name, endpoint.url))) is not None:
+                    endpoint.observe_load(load)
             yield
         snapshot.set_weights(self._weights, self._runs)
         return snapshot
@@ -176,7 +180,8 @@ class DataPlane:
         self._health = health
         if models is not None:
             self._models = models
-        self.snapshot.set_health(health, self._models)
+        for snapshot in self._snapshots():
+            snapshot.set_health(health, self._models)
 
     def update_health(
         self,
@@ -189,19 +194,27 @@ class DataPlane:
             self._health = _updated(self._health, conditions)
         if models:
             self._models = _updated(self._models, models)
-        for key in {**conditions, **models, **loads}:
-            engine = self.snapshot.engines.get(key[0])
-            endpoint = engine.endpoint(key[1]) if engine is not None else None
-            if endpoint is not None:
-                endpoint.condition = self._health.get(key)
-                endpoint.models = self._models.get(key, NO_MODELS)
-                if key in loads:
-                    endpoint.observe_load(loads[key])
+        if self._loads is not None:
+            self._loads |= loads
+        for snapshot in self._snapshots():
+            for key in {**conditions, **models, **loads}:
+                engine = snapshot.engines.get(key[0])
+                endpoint = engine.endpoint(key[1]) if engine is not None else None
+                if endpoint is not None:
+                    endpoint.condition = self._health.get(key)
+                    endpoint.models = self._models.get(key, NO_MODELS)
+                    if key in loads:
+                        endpoint.observe_load(loads[key])
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work from now on; all others do."""
         self._drained = frozenset(drained)
-        self.snapshot.set_drained(drained)
+        for snapshot in self._snapshots():
+            snapshot.set_drained(drained)
+
+    def _snapshots(self) -> list[Snapshot]:
+        """Those that take over what changes: the one in force, and the next, where it is almost compiled."""
+        return [self.snapshot] if self._next is None else [self.snapshot, self._next]
 
     def listen_alone(self) -> None:
         """Follow other replicas' conditions and drains: the control process is gone, and with it the probes."""

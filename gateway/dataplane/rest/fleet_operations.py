@@ -240,7 +240,7 @@ class FleetOperation(LocalHandler):
             return fetched[:1]
         for answer in answers:
             if isinstance(answer, GatewayError):
-                raise answer
+                raise answer.at("")  # a copy: its traceback refers to `answers`, which must not refer to it
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the rules name no engine")
 
 
