@@ -3,6 +3,7 @@
 import json
 import queue
 import socket
+import struct
 from contextlib import closing
 from typing import Any
 
@@ -190,6 +191,8 @@ def leave_generate(llm: LLMProcess) -> None:
         head = f"POST {PATH}/generate HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         eventually(lambda: llm.metrics()["vllm:num_requests_running"])
+        # With a reset: a client that only ends its half may wait for the reply, for a while.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def leave_infer(llm: LLMProcess) -> None:
