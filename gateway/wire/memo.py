@@ -6,6 +6,7 @@ section 3.4.2.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -15,6 +16,26 @@ Value = TypeVar("Value")
 _LONGEST_KEY = 4096
 # Keys that came once are remembered for so many times the values of one generation; a hash takes 60 bytes.
 _SEEN_FACTOR = 4
+# A cache by names holds this many; longer names are read each time, since as many of them would fill the memory.
+_MAX_NAMES = 4096
+_LONGEST_NAME = 128
+
+
+class NameCache(dict[bytes, Value]):
+    """What `read` says of names that peers choose, such as those of header fields, in bounded memory."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read(self, name: bytes) -> Value: ...
+
+    def __missing__(self, name: bytes) -> Value:
+        value = self.read(name)
+        if len(name) <= _LONGEST_NAME:
+            if len(self) >= _MAX_NAMES:
+                self.clear()
+            self[name] = value
+        return value
 
 
 class Memo(Generic[Value]):

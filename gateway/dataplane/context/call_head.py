@@ -9,7 +9,6 @@ from functools import partial
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import (
     DROPPED,
-    LONGEST_NAME,
     MALFORMED,
     OWN,
     PASSED,
@@ -36,7 +35,7 @@ from gateway.upstream.engine import Engine
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, literals, with_value
-from gateway.wire.memo import Memo
+from gateway.wire.memo import Memo, NameCache
 
 _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
@@ -59,9 +58,8 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"triton_grpc_error",
     b"user-agent",
 }
-# Bounds for clients that invent names.
+# A bound for clients that invent names.
 _MAX_DECISIONS = 1024
-_MAX_NAMES = 4096
 
 
 class CallTarget:
@@ -205,17 +203,14 @@ class CallPlan:
         return target
 
 
-class _Prefixes(dict[bytes, bytes | None]):
+class _Prefixes(NameCache[bytes | None]):
     """What stands before a field's value where it goes on to an engine, by the field's name; None of fields that are
     written for each hop."""
 
-    def __missing__(self, name: bytes) -> bytes | None:
-        found = None if name in _REWRITTEN else literal_name(name, secret=name in _SECRETS)
-        if len(name) <= LONGEST_NAME:
-            if len(self) >= _MAX_NAMES:
-                self.clear()
-            self[name] = found
-        return found
+    __slots__ = ()
+
+    def read(self, name: bytes) -> bytes | None:
+        return None if name in _REWRITTEN else literal_name(name, secret=name in _SECRETS)
 
 
 _prefixes = _Prefixes()

@@ -21,7 +21,7 @@ from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import read_name, read_text
 from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
-from gateway.wire.memo import Memo
+from gateway.wire.memo import Memo, NameCache
 
 _REQUEST_ID = b"x-request-id"
 _LENGTH = b"content-length"
@@ -42,10 +42,6 @@ _FEW_DIFFER_IN = HOP_BY_HOP | {
 # All bytes that may stand in a head; CR and LF only where a line ends (RFC 9112 section 2.2, RFC 9110 section 5.5).
 _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# A bound for clients that invent names.
-_MAX_NAMES = 4096
-# Longer names are read each time: as many of them would fill the memory.
-LONGEST_NAME = 128
 # Plans of one generation of the cache, of about 2 KB each: models, tenants and client libraries multiply.
 _MAX_PLANS = 4096
 
@@ -64,7 +60,7 @@ class FieldKind(Enum):
 SHARED, OWN, PASSED, DROPPED, MALFORMED = FieldKind
 
 
-class FieldKinds(dict[bytes, FieldKind]):
+class FieldKinds(NameCache[FieldKind]):
     """The kinds of fields under one snapshot of the rules, by their names as clients write them."""
 
     def __init__(
@@ -80,17 +76,10 @@ class FieldKinds(dict[bytes, FieldKind]):
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         self._trusts_forwarded = settings.trust_forwarded
 
-    def __missing__(self, name: bytes) -> FieldKind:
+    def read(self, name: bytes) -> FieldKind:
         if _NAME.fullmatch(name) is None:
             return MALFORMED
-        kind = self._kind(name.lower())
-        if len(name) <= LONGEST_NAME:
-            if len(self) >= _MAX_NAMES:
-                self.clear()
-            self[name] = kind
-        return kind
-
-    def _kind(self, name: bytes) -> FieldKind:
+        name = name.lower()
         if name in self._of_rules:
             return SHARED
         if name in self._own:

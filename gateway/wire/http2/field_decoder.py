@@ -10,14 +10,12 @@ from hpack.exceptions import HPACKError
 
 from gateway.wire.http2.field_table import INDEXED, FieldTable, malformed, read_integer, read_string, too_long
 from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field, is_value
+from gateway.wire.memo import NameCache
 
 # Values of these bytes alone are well-formed.
 _VISIBLE = bytes([*range(0x21, 0x7F), *range(0x80, 0x100)])
 
 
-# A bound for peers that invent names.
-_MAX_NAMES = 4096
-_LONGEST_NAME = 128
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # What a block's fault or length depends on.
 _JUDGED = frozenset(
@@ -34,7 +32,7 @@ _JUDGED = frozenset(
 )
 
 
-class OwnNames(dict[bytes, bool]):
+class OwnNames(NameCache[bool]):
     """Which fields peers send with another value each time (tokens, ids, traces), by their names."""
 
     __slots__ = ("_is_own",)
@@ -43,13 +41,8 @@ class OwnNames(dict[bytes, bool]):
         super().__init__()
         self._is_own = is_own
 
-    def __missing__(self, name: bytes) -> bool:
-        found = _NAME.fullmatch(name) is not None and name not in _JUDGED and self._is_own(name)
-        if len(name) <= _LONGEST_NAME:
-            if len(self) >= _MAX_NAMES:
-                self.clear()
-            self[name] = found
-        return found
+    def read(self, name: bytes) -> bool:
+        return _NAME.fullmatch(name) is not None and name not in _JUDGED and self._is_own(name)
 
 
 class BlockShape:
