@@ -9,6 +9,7 @@ import pytest
 from gateway.net import slices
 from gateway.net.slices import run_in_slices, slice_seconds
 from gateway.routing.steps import Steps, run_now
+from tests.support.turns import turns_during
 
 
 def count_to(end: int) -> Steps[int]:
@@ -22,21 +23,7 @@ def test_the_result_is_the_same_with_and_without_slices(monkeypatch: pytest.Monk
     assert run_now(count_to(3)) == 3
     monkeypatch.setattr(slices, "slice_seconds", lambda turn_seconds: -1.0)
 
-    async def scene() -> tuple[int, int]:
-        turns = 0
-
-        async def take_turns() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.get_running_loop().create_task(take_turns())
-        result = await run_in_slices(count_to(100))
-        task.cancel()
-        return result, turns
-
-    result, turns = asyncio.run(scene())
+    result, turns = asyncio.run(turns_during(run_in_slices(count_to(100))))
     assert result == 100
     assert turns >= 99
 

@@ -24,6 +24,7 @@ from gateway.control.messages import (
 )
 from gateway.net import slices
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
+from tests.support.turns import turns_during
 
 NUM_ROUTES, NUM_ENGINES = 500, 60
 
@@ -65,24 +66,13 @@ def test_rules_arrive_whole_while_others_have_turns(monkeypatch: pytest.MonkeyPa
     rules = rules_of(NUM_ROUTES, NUM_ENGINES)
     sent: list[Message] = [Start(Settings(), rules, 1), UseRules(rules, 2), Drain()]
 
-    async def scene() -> tuple[list[Message], int]:
+    async def read() -> list[Message]:
         reader = asyncio.StreamReader()
         reader.feed_data(b"".join(map(encode, sent)))
         reader.feed_eof()
-        turns = 0
+        return [message async for message in read_messages(reader)]
 
-        async def take_turns() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.get_running_loop().create_task(take_turns())
-        received = [message async for message in read_messages(reader)]
-        task.cancel()
-        return received, turns
-
-    (start, use_rules, drain), turns = asyncio.run(scene())
+    (start, use_rules, drain), turns = asyncio.run(turns_during(read()))
     assert isinstance(start, Start) and isinstance(use_rules, UseRules) and isinstance(drain, Drain)
     for received in (start.rules, use_rules.rules):
         assert received.routes == rules.routes
