@@ -68,6 +68,7 @@ class ControlPlane:
                 rules_changed=book.reload,
                 rules_shared=lambda: self.rule_manager.sync(),
                 condition_changed=self._prober.look,
+                conditions_missed=self._prober.look_at_all,
                 drained=self._drained_changed,
                 experiment_changed=lambda: self.experiments.wake(),
             ),

@@ -67,6 +67,7 @@ class ReplicaListeners:
     rules_changed: Callable[[], None]
     rules_shared: Callable[[], None]  # a replica with the same files may have other rules in force
     condition_changed: Callable[[Key], None]
+    conditions_missed: Callable[[], None]  # changes may have been missed
     drained: Callable[[Collection[Key]], None]
     experiment_changed: Callable[[], None] = lambda: None
 
@@ -115,6 +116,7 @@ class Replicas:
         for call in (self._is_due.set, self._listeners.rules_shared):
             events.on_gap(call)
             self._store.on_return(call)
+        events.on_gap(self._listeners.conditions_missed)
         if await self._store.open():
             await self._beat()
         events.start()

@@ -27,6 +27,8 @@ _GATHER_SECONDS = 0.2
 _GAP_SECONDS = 0.05
 # Between probes that are to reach a result soon.
 _HURRY_SECONDS = 0.05
+# Probes of all endpoints, after other replicas' findings may have been missed, spread out by so much.
+_SPREAD_SECONDS = 2.0
 
 Key = tuple[str, str]  # engine name, endpoint url
 
@@ -108,6 +110,7 @@ class Prober:
         self._loads: dict[Key, Load | None] = {}
         self._reported_at = 0.0
         self._timer: asyncio.TimerHandle | None = None  # of the next report
+        self._due = 0.0  # when that is
 
     @property
     def health(self) -> dict[Key, Readiness]:
@@ -162,6 +165,12 @@ class Prober:
             probe.hurried = max(spec.unhealthy_after, spec.healthy_after) + (probe.pause is None)
             probe.wake()
 
+    def look_at_all(self) -> None:
+        """Probe all endpoints soon, but for those whose next probe is near: changes may have been missed."""
+        for key, probe in self._probes.items():
+            if probe.engine.health.interval > _SPREAD_SECONDS:
+                asyncio.get_running_loop().call_later(random.uniform(0.0, _SPREAD_SECONDS), self.look, key)
+
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -176,9 +185,10 @@ class Prober:
             try:
                 await self._probe_in_turns(probe)
             except Exception as error:  # a certificate file that cannot be read may be there later
+                if not isinstance(error, OSError):
+                    _log.exception("the probe of %s of engine '%s' failed", probe.url, probe.engine.name)
                 self._observe(probe, Readiness.DOWN, f": cannot be probed: {error}")
-                probe.had_first.set()
-                await asyncio.sleep(_jittered(probe.engine.health.interval))
+                await self._pause(probe)
 
     async def _probe_in_turns(self, probe: _Probe) -> None:
         checker = EndpointProbe(probe.engine, probe.url)
@@ -234,9 +244,10 @@ class Prober:
         loop = asyncio.get_running_loop()
         due = max(loop.time() + seconds, self._reported_at + _GAP_SECONDS)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= due:
                 return
             self._timer.cancel()
+        self._due = due  # uvloop's handle of a call that is due at once does not have it
         self._timer = loop.call_at(due, self._report)
 
     def _report(self) -> None:

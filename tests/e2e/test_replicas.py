@@ -8,6 +8,7 @@ import httpx
 import psutil
 import pytest
 
+from gateway.events.event_bus import STREAM
 from tests.support.canned_engine import CannedEngine
 from tests.support.redis_server import RedisServer, program
 from tests.support.servers import GatewayProcess
@@ -63,6 +64,13 @@ def drain(gateway: GatewayProcess, engine: CannedEngine, undo: bool = False) -> 
 def drained_at(gateway: GatewayProcess) -> list[str]:
     (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
     return [endpoint["url"] for endpoint in engine["endpoints"] if endpoint["draining"] is not None]
+
+
+def condition(gateway: GatewayProcess) -> str:
+    """That of the first endpoint."""
+    (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
+    found: str = engine["endpoints"][0]["condition"]
+    return found
 
 
 def test_a_drain_reaches_all_workers_of_all_replicas(
@@ -147,13 +155,30 @@ def test_an_endpoint_that_goes_is_news(
     seldom = start_gateway(rules(engines, "health: {interval: 1h}"), redis=redis.url)
     assert set(served_by(seldom)) == {"a", "b"}
     engines[0].kill()
-
-    def condition(gateway: GatewayProcess) -> str:
-        (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
-        reply: str = engine["endpoints"][0]["condition"]
-        return reply
-
     eventually(lambda: condition(often) == "down")
+    eventually(lambda: condition(seldom) == "down")
+
+
+def test_a_replica_that_missed_events_probes_again(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """A replica that was stopped and disconnected while another published that an endpoint is down, and Redis forgot
+    the event, finds the gap and probes all endpoints, though it probes rarely."""
+    often = start_gateway(rules(engines), redis=redis.url)
+    seldom = start_gateway(rules(engines, "health: {interval: 1h}"), redis=redis.url)
+    assert drain(often, engines[1])
+    eventually(lambda: drained_at(seldom) == [engines[1].url])
+    control = psutil.Process(seldom.process.pid)
+    control.suspend()
+    try:
+        client = redis.client
+        client.client_kill_filter(_type="normal")
+        engines[0].kill()
+        eventually(lambda: condition(often) == "down")
+        eventually(lambda: client.xrevrange(STREAM, count=1)[0][1]["kind"] == "condition")
+        client.xtrim(STREAM, maxlen=0, approximate=False)
+    finally:
+        control.resume()
     eventually(lambda: condition(seldom) == "down")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 import trustme
+import uvloop
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, TlsSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.upstream import health as health_module
 from gateway.upstream.health import EndpointHealth, Findings, Prober
+from tests.support.canned_engine import CannedEngine
 
 READY, UNREADY, DOWN = Readiness.READY, Readiness.UNREADY, Readiness.DOWN
 SIGNS = {"+": READY, "o": UNREADY, "-": DOWN}
@@ -136,6 +139,54 @@ def test_an_endpoint_is_probed_at_once_when_somebody_calls() -> None:
             requested = len(engine.heads)
             await asyncio.sleep(0.12)
             assert len(engine.heads) == requested
+            await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_probes_that_end_at_the_same_moment() -> None:
+    """Probes that end in one turn of a busy event loop go on, on uvloop too, whose handle of a call that is due at once
+    has no time."""
+
+    async def keep_busy() -> None:
+        while True:
+            time.sleep(0.02)  # the replies to all probes arrive meanwhile
+            await asyncio.sleep(0)
+
+    async def scene(engine: CannedEngine) -> None:
+        it = EngineSpec("it", (EndpointSpec(engine.url),), health=HealthSpec(interval=3600, timeout=30))
+        prober = Prober(lambda findings: None)
+        busy = asyncio.create_task(keep_busy())
+        prober.use(dict.fromkeys((f"e{number}" for number in range(40)), it))
+        await prober.first_round(30)
+        busy.cancel()
+        assert set(prober.health.values()) == {READY}
+        engine.kill()
+        for key in prober.health:
+            prober.look(key)
+        async with asyncio.timeout(30):
+            while set(prober.health.values()) != {DOWN}:
+                await asyncio.sleep(0.01)
+        await prober.close()
+
+    with CannedEngine("it") as engine:
+        uvloop.run(scene(engine))
+
+
+def test_a_replica_that_may_have_missed_changes_probes_all() -> None:
+    """`look_at_all` probes endpoints whose next probe is far away."""
+
+    async def scene() -> None:
+        async with running_engine() as engine:
+            seldom = HealthSpec(interval=3600, timeout=5, unhealthy_after=3, healthy_after=1)
+            prober = Prober(lambda found: None)
+            prober.use({"it": EngineSpec("it", (EndpointSpec(engine.url),), health=seldom)})
+            await prober.first_round(30)
+            engine.status = 503
+            prober.look_at_all()
+            async with asyncio.timeout(30):
+                while prober.health["it", engine.url] is READY:
+                    await asyncio.sleep(0.01)
             await prober.close()
 
     asyncio.run(scene())
