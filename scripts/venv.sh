@@ -61,6 +61,8 @@ install_pointsman() {
     fi
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
         echo "Installing Pointsman with its '$extra' extra into .venv (a few minutes, once)" >&2
+        # The pip of older Pythons takes twice as long; it does, too, where there is no newer one.
+        pip_install "pip>=25" 2>/dev/null || true
         # torch's release first, so that a build for the CPU is taken where there is one.
         if ! { [ "$extra" != dev ] || .venv/bin/python -c 'import torch' 2>/dev/null || pip_install torch==2.13.0; } ||
             ! pip_install --editable ".[$extra]"; then
