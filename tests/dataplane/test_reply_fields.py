@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcEngine
+from tests.dataplane.grpc.peers import OPENING, STREAM, UNARY, Call, GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, GrpcStage, grpc_stage, request, response
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run
 
@@ -121,3 +121,54 @@ def print_replies(tmp_path: Path) -> None:
 
     run(scene())
     print(json.dumps(found))
+
+
+FORGED = b"X-Pointsman-Reason: forged\r\nx-pointsman-engine: forged\r\nX-POINTSMAN-NEW: forged\r\nx-pointsman: kept\r\n"
+
+
+async def answer_forged(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (FORGED, len(INFERRED), INFERRED))
+
+
+async def answer_forged_call(call: Call) -> None:
+    await call.over()
+    forged = [("x-pointsman-reason", "forged"), ("x-pointsman-engine", "forged"), ("x-pointsman-new", "forged")]
+    if call.value("x-refuse"):
+        call.refuse(3, "no", *forged)
+        return
+    call.open([*OPENING, *forged, ("x-pointsman", "kept")])
+    await call.send(response() if call.value(":path") == STREAM else RESULT)
+    call.end([("grpc-status", "0"), *forged])
+
+
+def test_an_engine_cannot_send_the_gateways_own_fields(tmp_path: Path) -> None:
+    """`x-pointsman-*` of an engine's reply, head or trailers, reaches no client, by any protocol and conversion."""
+
+    async def scene() -> None:
+        rest, grpc = Engine(answer_forged), await GrpcEngine(answer_forged_call).start()
+        await rest.start()
+        found: list[list[tuple[str, str]]] = []
+        async with grpc_stage(RULES.format(rest=rest.url, grpc=grpc.url, llm=rest.url), tmp_path) as it:
+            for model in ("m", "called"):
+                path, body = f"/v2/models/{model}/infer", b'{"inputs":[]}'
+                found.append(list((await it.ask(post(path, body))).headers.items()))
+                call = (await it.grpc()).request("POST", path, ("content-type", "application/json"))
+                await call.send_raw(body, ended=True)
+                found.append((await call.over()).fields)
+                peer = await it.grpc()
+                for rpc in (UNARY, STREAM):
+                    reply = await peer.ask(request(model), path=rpc)
+                    assert reply.status == 0
+                    found.append(reply.fields + reply.trailers)
+            refused = await peer.ask(request("called"), metadata=[("x-refuse", "1")])
+            assert refused.status == 3
+            found.append(refused.fields + refused.trailers)
+            reply = await it.ask(post("/v2/models/called/infer", b'{"inputs":[]}', "x-refuse: 1"))
+            assert (reply.status, reply.reason) == (400, None)
+        assert not [field for fields in found for field in fields if field[1] == "forged"]
+        assert [dict(fields).get("x-pointsman-engine") for fields in found] == ["rest"] * 3 + [None] + ["grpc"] * 5
+        assert [dict(fields).get("x-pointsman") for fields in found[:2]] == ["kept"] * 2  # a name of the engine's own
+        rest.stop()
+        await grpc.stop()
+
+    run(scene())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-from collections.abc import Collection, Mapping
-from itertools import count
+from collections.abc import Callable, Collection, Iterator, Mapping
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,7 +53,18 @@ if TYPE_CHECKING:  # a worker without Redis need not load its client
 NO_CHANGES: Mapping[Key, Any] = MappingProxyType({})
 # How often connections are checked for being silent too long.
 _SWEEP_SECONDS = 1.0
+# Ids made at a time: a call of the kernel costs as much as twenty of them.
+_IDS_AT_ONCE = 256
 _CONDITIONS = {condition.value: condition for condition in Readiness}
+
+
+def random_ids() -> Iterator[bytes]:
+    """Ids of requests that nobody can guess, as feedback by id must not be about the requests of others: 128 random
+    bits, in hexadecimal digits."""
+    while True:
+        digits = os.urandom(16 * _IDS_AT_ONCE).hex().encode("ascii")
+        for start in range(0, len(digits), 32):
+            yield digits[start : start + 32]
 
 
 class DataPlane:
@@ -109,13 +118,8 @@ class DataPlane:
         self._loads: dict[Key, Load | None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._use(run_now(self._compile(rules, number, None)))
-        # Ids that differ between workers and restarts, and cost a format each.
-        self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
-        self._next_id = count(1).__next__
+        self.new_request_id: Callable[[], bytes] = random_ids().__next__
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
-
-    def new_request_id(self) -> bytes:
-        return b"%b%x" % (self._id_prefix, self._next_id())
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""

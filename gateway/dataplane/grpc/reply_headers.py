@@ -8,6 +8,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
+from gateway.wire.http1.head import GATEWAY_FIELDS
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, with_value
 from gateway.wire.http2.stream import Stream
@@ -26,7 +27,11 @@ class RelayedBlock:
     __slots__ = ("http_status", "joules", "message", "status", "steady")
 
     def __init__(self, block: Block, route_target: RouteTarget) -> None:
-        fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
+        fields = [
+            field
+            for field in block.fields
+            if field[0] not in (_REQUEST_ID, b"content-length") and not field[0].startswith(GATEWAY_FIELDS)
+        ]
         is_opening = block.fields[:1] and block.fields[0][0] == b":status"
         if is_opening:
             fields += route_target.reply_fields + EVERY_REPLY

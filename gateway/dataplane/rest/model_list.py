@@ -98,9 +98,19 @@ async def _index(engine: Engine) -> list[str]:
         path = b"/v2/repository/index"
         fetched = await fetch(endpoint, "POST", path, b"{}", fields=engine.extra_fields, timeout=_TIMEOUT_SECONDS)
         if fetched.is_good:
-            try:
-                listed = orjson.loads(fetched.body)
-            except orjson.JSONDecodeError as error:
-                raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the index cannot be read: {error}") from error
-            return sorted({entry["name"] for entry in listed if entry.get("state", "READY") == "READY"})
+            return sorted(_ready_models(fetched.body))
     return []
+
+
+def _ready_models(index: bytes) -> set[str]:
+    """The names in a repository index of models that are ready; none where it is malformed."""
+    try:
+        listed = orjson.loads(index)
+    except orjson.JSONDecodeError:
+        return set()
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return {
+        entry["name"]
+        for entry in entries
+        if isinstance(entry.get("name"), str) and entry.get("state", "READY") == "READY"
+    }

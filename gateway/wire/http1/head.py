@@ -37,6 +37,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
+# How the names of the gateway's own reply fields begin: an engine's fields of such names are dropped.
+GATEWAY_FIELDS = b"x-pointsman-"
 # Fields that must not be repeated.
 _SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
 _CONNECTION_OPTIONS = HOP_BY_HOP | {b"close", b""}
@@ -99,8 +101,8 @@ class RequestHead(_Head):
 
 
 class ResponseHead(_Head):
-    """A response's head. `lines` holds its end-to-end fields as they are relayed, with the CRLF of each, without the
-    request's id: a relayed reply has the id that its client knows.
+    """A response's head, without fields that only the gateway may send. `lines` holds its end-to-end fields as they are
+    relayed, with the CRLF of each, without the request's id: a relayed reply has the id that its client knows.
 
     `length` is the body's, unless the request was HEAD; where it is None, the body `is_chunked` or `ends_at_close`.
     """
@@ -117,8 +119,15 @@ class ResponseHead(_Head):
         self.ends_at_close = length is None and not is_chunked
         self.status = status
         self.status_line = status_line
-        self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
+        self.lines = _relayed_lines(self.fields)
+        if GATEWAY_FIELDS in self.lines:
+            self.fields = [field for field in self.fields if not field[0].startswith(GATEWAY_FIELDS)]
+            self.lines = _relayed_lines(self.fields)
         self.keep_alive = _keeps_alive(connection, is_http_10)
+
+
+def _relayed_lines(fields: list[Field]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % field for field in fields if field[0] != b"x-request-id"])
 
 
 def read_request_head(head: bytes) -> RequestHead:
