@@ -49,6 +49,15 @@ def _redis(value: str) -> str:
     return value
 
 
+def _redis_prefix(value: str) -> str:
+    from gateway.redis.address import check_prefix
+
+    try:
+        return check_prefix(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 _DURATION = {"parser": _duration, "metavar": "DURATION"}
 _SIZE = {"parser": _size, "metavar": "SIZE"}
 # The options by their group in `--help`: name, help and further arguments of typer's Option. Types and defaults are
@@ -115,6 +124,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "redis+sentinel://, redis+cluster://. Put a URL with a password in the variable POINTSMAN_REDIS: other "
             "users can see the options of a process.",
             {"parser": _redis, "metavar": "embedded|off|URL", "envvar": "POINTSMAN_REDIS"},
+        ),
+        "redis_prefix": (
+            "What the gateway's keys in a Redis by URL begin with; gateways with another one share nothing.",
+            {"parser": _redis_prefix, "metavar": "NAME", "envvar": "POINTSMAN_REDIS_PREFIX"},
         ),
         "redis_deadline": ("Longest time that a request waits for Redis.", _DURATION),
         "redis_memory_bytes": ("Memory of the embedded Redis; at least 1MiB.", _SIZE),

@@ -21,7 +21,7 @@ from gateway.conversations.prompt_assembly import (
     complete_text,
     only_new,
 )
-from gateway.conversations.store import Conversation, TurnRecord
+from gateway.conversations.store import Conversation, ConversationLostError, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
     Turn,
@@ -93,7 +93,9 @@ class ConversationTurn:
         try:
             if self._conversation is None:
                 raise StoreError("the gateway has no Redis")
-            return await self._conversation.read()
+            return await (self._conversation.read_required() if self._spec.required else self._conversation.read())
+        except ConversationLostError as error:
+            raise GatewayError(ErrorKind.HISTORY_MISSING, str(error)) from error
         except StoreError as error:
             if self._spec.required:
                 _log.debug("a conversation that is required cannot be read: %s", error)
@@ -144,6 +146,8 @@ class ConversationTurn:
         except StoreError as error:
             _log.debug("an exchange of %s is not kept: %s", conversation.key, error)
             return False
+        if outcome == "kept" and self._spec.required:
+            conversation.require(self._spec)
         if outcome != "kept":
             _log.info("an exchange of %s is not kept: the conversation is %s", conversation.key, outcome)
         return outcome == "kept"

@@ -5,6 +5,11 @@ A conversation is two keys of one cluster slot: a hash and the list of its turns
     pointsman:1:talk:{ID}         epoch, revision, session, tenant, created, updated, bytes, tokens, dropped, system
     pointsman:1:talk:{ID}:turns   one turn each, in the form of `turns.written`
 
+The ids of those that a route requires stand in a sorted set, by the millisecond at which each ends. It has no time to
+live, so a Redis that evicts what has one tells a lost conversation from one that never was.
+
+    pointsman:1:talks
+
 `1` is the version of this layout.
 """
 
@@ -15,6 +20,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import time
 from typing import Any
 
 import orjson
@@ -29,11 +35,11 @@ from gateway.redis.address import RedisTopology
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 
-# KEYS: the hash, the list. Returns the hash's epoch, revision, dropped and system, and all turns.
+# KEYS: the hash, the list. Returns the hash's epoch, revision, dropped, system and bytes, and all turns.
 _READ = Script(
     """
     return {
-        redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'dropped', 'system'),
+        redis.call('HMGET', KEYS[1], 'epoch', 'revision', 'dropped', 'system', 'bytes'),
         redis.call('LRANGE', KEYS[2], 0, -1),
     }
     """
@@ -100,6 +106,13 @@ _WRITE = Script(
 Json = dict[str, Any]
 
 _PREFIX = "pointsman:1:talk:"
+_REQUIRED = "pointsman:1:talks"
+# Clocks of gateways that share a Redis differ by less.
+_CLOCK_SECONDS = 60.0
+_LOST = (
+    "Redis has lost this conversation before its end: it may evict keys (maxmemory-policy) or has lost its memory. "
+    "Begin another session, or delete this one: pointsman conversations delete"
+)
 _ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that ids do not collide
 # The fields of a listing.
 _FIELDS = ("session", "tenant", "created", "updated", "revision", "bytes", "tokens", "dropped")
@@ -112,6 +125,10 @@ def conversation_id(session: str, tenant: str) -> str:
     encoded = _encoded(tenant)
     salted = b"%d:%b%b" % (len(encoded), encoded, _encoded(session))
     return hashlib.sha256(salted).hexdigest()[:_ID_LENGTH]
+
+
+class ConversationLostError(StoreError):
+    """A conversation that a route requires is known, and not in Redis any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +160,29 @@ class Conversation:
         self._tenant = tenant
         self._patience = patience
         self.key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"
+        self._id = self.key.removeprefix(_PREFIX)
         self._keys = (self.key, f"{self.key}:turns")
 
     async def read(self) -> StoredHistory:
         """The stored history; NOTHING if there is none."""
         (answer,) = await self._store.run(_READ.command(self._keys, ()), timeout=self._patience)
-        (epoch, revision, dropped, system), turns = answer
+        return self._read(*answer)
+
+    async def read_required(self) -> StoredHistory:
+        """The same, for a route that does not answer without it: an outage of Redis is waited for.
+
+        Raises: ConversationLostError where it was written and should still be there.
+        """
+        known = ("ZSCORE", _REQUIRED, self._id)
+        (fields, turns), ends_at = await self._store.read(_READ.command(self._keys, ()), known, timeout=self._patience)
+        is_known = ends_at is not None and float(ends_at) > (time() + _CLOCK_SECONDS) * 1000
+        is_whole = fields[0] is not None and (bool(turns) or not int(fields[4] or 0))
+        if is_known and not is_whole:
+            raise ConversationLostError(_LOST)
+        return self._read(fields, turns)
+
+    def _read(self, fields: Sequence[bytes | None], turns: Sequence[bytes]) -> StoredHistory:
+        epoch, revision, dropped, system, _ = fields
         if epoch is None:
             return NOTHING
         try:
@@ -181,6 +215,13 @@ class Conversation:
         (answer,) = await self._store.run(command, timeout=self._patience)
         return str(answer[0].decode())
 
+    def require(self, spec: HistorySpec) -> None:
+        """Record that what was written just now is to be there until its end."""
+        now = round(time() * 1000)
+        self._store.enqueue(
+            ("ZADD", _REQUIRED, now + round(spec.ttl * 1000), self._id), ("ZREMRANGEBYSCORE", _REQUIRED, "-inf", now)
+        )
+
     def enqueue(self, command: Command) -> None:
         """Execute it soon, for a client that has disconnected; not while Redis is unavailable, because queued commands
         occupy memory."""
@@ -204,8 +245,9 @@ class Conversation:
 
     async def delete(self) -> bool:
         """Delete it. Returns whether it existed. Active requests of it are not stored any more."""
-        (count,) = await self._store.run(("DEL", *self._keys), timeout=self._patience)
-        return bool(count)
+        commands = ("DEL", *self._keys), ("ZREM", _REQUIRED, self._id)
+        counts = await self._store.run(*commands, timeout=self._patience)
+        return any(counts)
 
 
 async def list_conversations(

@@ -11,11 +11,15 @@ A query adds `ca`, `cert`, `key` (PEM files), `verify=no`, and for Sentinels tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from gateway.redis.command import KEY_PREFIX
+
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
@@ -56,6 +60,7 @@ class RedisAddress:
     sentinel_user: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)
     tls: RedisTls | None = None
+    prefix: str = KEY_PREFIX  # of the gateway's keys: `--redis-prefix`
 
     def __str__(self) -> str:
         """The URL without secrets, for logs and errors."""
@@ -115,6 +120,13 @@ def read_address(url: str) -> RedisAddress:
     if db and layout is RedisTopology.CLUSTER:
         raise ValueError("a cluster has one database, number 0")
     return RedisAddress(hosts, None, layout, service, db, **known)  # type: ignore[arg-type]
+
+
+def check_prefix(text: str) -> str:
+    """Returns the text. Raises: ValueError where it cannot begin keys."""
+    if not _PREFIX.fullmatch(text):
+        raise ValueError(f"a prefix has letters, digits, '.', '_' and '-', 64 at most, not {text!r}")
+    return text
 
 
 def _query(text: str) -> dict[str, str]:

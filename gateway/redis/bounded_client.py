@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -31,6 +32,9 @@ _MAX_TRIES = 5
 # A reply that has arrived in time may be a few iterations of the event loop away from its caller, and in a busy loop
 # one iteration takes as long as the deadline: Redis was not late then.
 _GRACE_ITERATIONS = 5
+
+# Between a failed call and the next, of those that may be repeated.
+_RETRY_SECONDS = 0.02
 
 _CANCEL_SECONDS = 0.5
 _MAX_CANCELS = 10
@@ -73,6 +77,7 @@ class BoundedRedis:
         self._client = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._breaker = store_breaker()
         self._return_callbacks: list[Callable[[], None]] = []
+        self._waiters: list[asyncio.Future[None]] = []  # calls that wait for the end of an outage
         self._is_quiet = is_quiet
         self._is_logged = False  # that Redis is left alone
         self._turns = asyncio.Semaphore(_MAX_CALLS)
@@ -112,6 +117,12 @@ class BoundedRedis:
             self._failed(why)
         return not why
 
+    async def evicts(self) -> str:
+        """The policy by which Redis evicts keys once its memory is full; "" where it evicts none, or does not say."""
+        with suppress(StoreError):
+            return await self._client.evicts()
+        return ""
+
     async def call(self, commands: Sequence[Command], timeout: float | None = None) -> list[Any]:
         """The replies to commands, sent in one pipeline. The reply to a refused command (a wrong type, no memory) is an
         exception.
@@ -137,11 +148,19 @@ class BoundedRedis:
 
     async def run(self, *commands: Command, timeout: float, refused: str = "Redis refuses") -> list[Any]:
         """The same, where Redis refuses none. Raises: StoreError, which begins with `refused` if it does."""
-        answers = await self.call(commands, timeout)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise StoreError(f"{refused}: {answer}") from answer
-        return answers
+        return _accepted(await self.call(commands, timeout), refused)
+
+    async def read(self, *commands: Command, timeout: float, refused: str = "Redis refuses") -> list[Any]:
+        """`run` for commands that change nothing: an outage that ends within `timeout` seconds is waited for."""
+        until = monotonic() + timeout
+        while True:
+            try:
+                answers = await self.call(commands, max(0.0, until - monotonic()))
+            except StoreError:
+                if not await self._returns(until - monotonic()):
+                    raise
+            else:
+                return _accepted(answers, refused)
 
     def enqueue(self, *commands: Command) -> None:
         """Run commands soon and in order, without waiting for their replies."""
@@ -166,6 +185,21 @@ class BoundedRedis:
         await self._client.close()
 
     # Calling
+
+    async def _returns(self, seconds: float) -> bool:
+        """Whether Redis can be called within so many seconds: where it just failed, after a pause."""
+        if seconds <= _RETRY_SECONDS or self._is_closed:
+            return False
+        if self._breaker.is_closed:
+            await asyncio.sleep(_RETRY_SECONDS)
+            return True
+        returned = asyncio.get_running_loop().create_future()
+        self._waiters.append(returned)
+        try:
+            await asyncio.wait((returned,), timeout=seconds)
+        finally:
+            self._waiters.remove(returned)
+        return returned.done()
 
     async def _call(self, commands: Sequence[Command], has_started: asyncio.Event | None = None) -> list[Any]:
         """Raises: StoreError."""
@@ -208,6 +242,9 @@ class BoundedRedis:
             self._is_logged = False
         for callback in self._return_callbacks:
             callback()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self._write_soon()
 
     def _failed(self, why: str, *, is_late: bool = False) -> None:
@@ -279,6 +316,14 @@ class BoundedRedis:
                 self._batch = []
         finally:
             self._is_writing = False
+
+
+def _accepted(answers: list[Any], refused: str) -> list[Any]:
+    """Raises: StoreError, which begins with `refused`, where one is an error."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise StoreError(f"{refused}: {answer}") from answer
+    return answers
 
 
 async def _ends_within(task: asyncio.Task[Any], seconds: float) -> bool:

@@ -20,7 +20,7 @@ import redis.sentinel
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.redis.address import RedisAddress, RedisTopology
-from gateway.redis.command import Command, StoreError, in_full
+from gateway.redis.command import KEY_PREFIX, Command, StoreError, in_full, with_prefix
 
 try:
     from redis.maint_notifications import MaintNotificationsConfig
@@ -93,6 +93,7 @@ class RedisClient:
 
     def __init__(self, address: RedisAddress, *, timeout: float, connections: int) -> None:
         self._address = address
+        self._prefix = address.prefix
         self._sent: set[str] = set()  # digests of scripts that the server knows
         self._client = connect_async(address, timeout=timeout, connect_timeout=timeout, max_connections=connections)
 
@@ -101,6 +102,8 @@ class RedisClient:
 
         Raises: StoreError.
         """
+        if self._prefix != KEY_PREFIX:
+            commands = [with_prefix(command, self._prefix) for command in commands]
         try:
             replies = await self._pipeline([self._known(command) for command in commands])
             # After SCRIPT FLUSH, or at another node of a cluster, the script is sent again, after the other commands.
@@ -128,10 +131,26 @@ class RedisClient:
         Raises: StoreError.
         """
         try:
-            await self._client.execute_command("GET", "pointsman:1:knock")
+            await self._client.execute_command("GET", f"{self._prefix}:1:knock")
         except Exception as error:
             _reraise_cancellation()
             raise StoreError(f"{self._address}: {str(error).strip() or type(error).__name__}") from error
+
+    async def evicts(self) -> str:
+        """The policy by which it evicts keys once its memory is full; "" where it evicts none, or does not say.
+
+        Raises: StoreError.
+        """
+        try:
+            found = await self._client.info("memory")
+        except ResponseError:  # not allowed to this user
+            return ""
+        except Exception as error:
+            _reraise_cancellation()
+            raise StoreError(f"{self._address}: {str(error).strip() or type(error).__name__}") from error
+        nodes = [found] if "maxmemory_policy" in found else list(found.values())  # of a cluster by their names
+        policies = [str(node["maxmemory_policy"]) for node in nodes if isinstance(node, dict) and node.get("maxmemory")]
+        return min((policy for policy in policies if policy != "noeviction"), default="")  # "allkeys-..." comes first
 
     async def close(self) -> None:
         try:

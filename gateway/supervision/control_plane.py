@@ -24,7 +24,7 @@ from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
-from gateway.supervision.redis_setup import data_dir_of, redis_of
+from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
 from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rulebook import Rulebook
@@ -82,6 +82,7 @@ class ControlPlane:
         folder = data_dir_of(settings)
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
         self._tasks: list[asyncio.Task[None]] = []
+        self._redis_check: asyncio.Task[None] | None = None
 
     # Running
 
@@ -105,6 +106,9 @@ class ControlPlane:
         loop = asyncio.get_running_loop()
         loops = (self.rule_manager.follow_files(), self.rule_manager.follow_replicas(), self._keep_counting())
         self._tasks = [loop.create_task(each) for each in loops]
+        if self.store is not None:
+            self._look_at_redis()
+            self.store.on_return(self._look_at_redis)
 
     async def stop_workers(self) -> None:
         """Stop at once what serves and records."""
@@ -115,6 +119,8 @@ class ControlPlane:
 
     async def close(self) -> None:
         """Stop the rest, after the admin server."""
+        if self._redis_check is not None:
+            self._redis_check.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for part in (self._prober, self._engine_metrics, self.shadows, self.experiments, self.replicas):
             await part.close()
@@ -122,6 +128,11 @@ class ControlPlane:
             await self.store.close()
         if self._embedded_redis is not None:
             await self._embedded_redis.close()
+
+    def _look_at_redis(self) -> None:
+        """Its settings may be others after an outage."""
+        assert self.store is not None
+        self._redis_check = asyncio.get_running_loop().create_task(warn_of_eviction(self.store))
 
     async def _keep_counting(self) -> None:
         while True:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 from gateway.config.settings import Settings
 from gateway.redis.address import RedisAddress, read_address
+from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.data_dir import EmbeddedError, ServerFolder, default_data_dir, find_server
 from gateway.redis.embedded import EmbeddedRedis
 
@@ -24,7 +26,7 @@ def redis_of(settings: Settings) -> tuple[RedisAddress | None, EmbeddedRedis | N
     if settings.redis == "off":
         return None, None
     if settings.redis != "embedded":
-        return read_address(settings.redis), None
+        return replace(read_address(settings.redis), prefix=settings.redis_prefix), None
     try:
         program = find_server()
         folder = ServerFolder.make(settings.data_dir or default_data_dir())
@@ -51,3 +53,16 @@ def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
     folder = data_dir_of(settings)
     names = "\n".join(str(path.absolute()) for path in rule_paths)
     return folder / "versions" / sha256(names.encode(errors="replace")).hexdigest()[:16] if folder is not None else None
+
+
+async def warn_of_eviction(store: BoundedRedis) -> None:
+    """Log a warning where Redis may evict what the gateway relies on."""
+    policy = await store.evicts()
+    if policy.startswith("allkeys-"):
+        _log.warning(
+            "Redis at %s evicts any key when its memory is full (maxmemory-policy %s): drained endpoints, experiments, "
+            "shared rules, limits and conversations can be lost. Give the gateway a Redis of its own, apart from "
+            "`pointsman llm --kv-store`, with maxmemory-policy volatile-ttl or noeviction",
+            store.address,
+            policy,
+        )

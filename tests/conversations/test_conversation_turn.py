@@ -191,3 +191,63 @@ def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer
             redis_server.client.set(kept_in.key, "of another type")
 
     play(redis_server, scene)
+
+
+def test_a_required_conversation_that_redis_has_evicted_is_an_error(redis_server: RedisServer) -> None:
+    """Where values of others fill Redis and it evicts a conversation that is required, the next request is refused
+    instead of answered without its history, until the conversation is deleted; where it is not required, the engine
+    gets the new message alone."""
+
+    async def scene(kept_in: Conversation) -> None:
+        for required in (True, False):
+            await talk(kept_in, user("a"), events=[TextDelta("b")], required=required)
+            if required:
+                await wait_for_mark(redis_server)
+            evict(redis_server, kept_in.key)
+            one = ConversationTurn(kept_in, HistorySpec(required=required))
+            if required:
+                with pytest.raises(GatewayError, match="Redis has lost this conversation") as raised:
+                    await one.begin(Generation("m", messages=(user("c"),)))
+                assert raised.value.kind is ErrorKind.HISTORY_MISSING
+                assert await kept_in.delete()
+                await talk(kept_in, user("c"), events=[TextDelta("d")], required=True)
+                assert await kept_in.delete()
+            else:
+                assert len((await one.begin(Generation("m", messages=(user("c"),)))).messages or ()) == 1
+
+    play(redis_server, scene)
+
+
+@pytest.mark.parametrize("suffix", ["", ":turns"])
+def test_half_of_a_required_conversation_is_not_answered(redis_server: RedisServer, suffix: str) -> None:
+    """Redis evicts single keys: a conversation without its turns, or without its counts, is lost."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a"), events=[TextDelta("b")], required=True)
+        await wait_for_mark(redis_server)
+        assert redis_server.client.delete(kept_in.key + suffix) == 1
+        with pytest.raises(GatewayError, match="Redis has lost"):
+            await ConversationTurn(kept_in, HistorySpec(required=True)).begin(Generation("m", messages=(user("c"),)))
+
+    play(redis_server, scene)
+
+
+async def wait_for_mark(server: RedisServer) -> None:
+    while not server.client.exists("pointsman:1:talks"):
+        await asyncio.sleep(0.01)
+
+
+def evict(server: RedisServer, key: str) -> None:
+    """Fill Redis with values that live longer, as blocks of a KV store do, until it evicts the key."""
+    client = server.client
+    before = client.config_get("maxmemory*")
+    used = client.info("memory")["used_memory"]
+    client.config_set("maxmemory-policy", "volatile-ttl")
+    client.config_set("maxmemory", used + 4_000_000)
+    number = 0
+    while client.exists(key):
+        client.set(f"pointsman:1:kv:{number}", bytes(100_000), ex=10**7)
+        number += 1
+    client.delete(*client.keys("pointsman:1:kv:*"))
+    for name in ("maxmemory", "maxmemory-policy"):
+        client.config_set(name, before[name])

@@ -90,6 +90,27 @@ def test_a_drain_reaches_all_workers_of_all_replicas(
     assert set(served_by(one)) == set(served_by(other)) == {"a", "b"}
 
 
+def test_installations_on_one_redis_are_apart_by_their_prefix(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """A gateway with a prefix of its own has all its keys under it, and shares no drain with one that has the default.
+    A Redis that may evict them is told in the log of both."""
+    redis.client.config_set("maxmemory", "64mb")
+    redis.client.config_set("maxmemory-policy", "allkeys-lru")
+    shared = rules(engines, "balance: session") + "limits: [{name: rate, per: tenant, requests_per_second: 1000}]\n"
+    staging = start_gateway(shared, redis=redis.url, extra_args=["--redis-prefix", "staging"])
+    assert drain(staging, engines[0])
+    head = {"x-session-id": "s", "x-tenant": "t"}
+    assert CLIENT.post(staging.http_url + "/v2/models/m/infer", content=b"{}", headers=head).json()["served_by"] == "b"
+    eventually(lambda: redis.client.keys("staging:1:limit:*"))
+    assert {key.partition(":")[0] for key in redis.client.keys("*")} == {"staging"}
+    production = start_gateway(shared, redis=redis.url)
+    assert drained_at(production) == []
+    assert drained_at(staging) == [engines[0].url]
+    for gateway in (staging, production):
+        eventually(lambda gateway=gateway: "evicts any key when its memory is full" in gateway.log())
+
+
 def test_a_drain_without_redis(start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]) -> None:
     """Without Redis a drain holds in this gateway alone: for all its workers, for restarted ones, and under new rules.
     Where no other endpoint is left, a drained one serves."""

@@ -150,6 +150,27 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
     on(server.url, scene, deadline=0.05, timeout=0.3)
 
 
+def test_a_patient_reader_outlives_an_outage(server: RedisServer) -> None:
+    """A read whose timeout is longer than an outage gets its reply when Redis answers again, though calls fail at once
+    meanwhile; one whose timeout is shorter fails, and so does a read that Redis refuses, at once."""
+
+    async def scene(store: BoundedRedis) -> None:
+        await store.open()
+        await store.call([("SET", "k", 1)], timeout=30)
+        with pytest.raises(StoreError, match="Redis refuses: WRONGTYPE"):
+            await store.read(("LRANGE", "k", 0, -1), timeout=30)
+        server.pause()
+        patient = asyncio.create_task(store.read(("GET", "k"), timeout=30))
+        await is_left_alone(store)
+        with pytest.raises(StoreError):
+            await store.read(("GET", "k"), timeout=0.1)
+        assert not patient.done()
+        server.resume()
+        assert await patient == [b"1"]
+
+    on(server.url, scene, deadline=0.05, timeout=0.3)
+
+
 def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
     """Cancelled calls leave the connections consistent: other calls get their own replies, and nothing leaks."""
 

@@ -13,7 +13,7 @@ import trustme
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.client import connect
-from gateway.redis.command import StoreError
+from gateway.redis.command import Command, StoreError, with_prefix
 from tests.support.redis_server import RedisServer
 
 PASSWORD = "s3cret-of-the-test"
@@ -120,3 +120,47 @@ def test_tls_with_a_certificate_of_ones_own(server: RedisServer, tmp_path: Path)
     assert asyncio.run(scene(files)) == b"x"
     with pytest.raises(StoreError):
         asyncio.run(scene(f"ca={tmp_path}/ca.pem"))
+
+
+@pytest.mark.parametrize(
+    ("command", "sent"),
+    [
+        (("HSET", "pointsman:1:x", "pointsman:1:x", "v"), ("HSET", "staging:1:x", "pointsman:1:x", "v")),
+        (("DEL", "pointsman:1:{a}", b"pointsman:1:{a}:b"), ("DEL", "staging:1:{a}", b"staging:1:{a}:b")),
+        (("SCAN", 0, "MATCH", "pointsman:1:*", "COUNT", 9), ("SCAN", 0, "MATCH", "staging:1:*", "COUNT", 9)),
+        (
+            ("XREAD", "COUNT", 1, "BLOCK", 2, "STREAMS", "pointsman:1:news", b"0-0"),
+            ("XREAD", "COUNT", 1, "BLOCK", 2, "STREAMS", "staging:1:news", b"0-0"),
+        ),
+        (("EVALSHA", "d", 1, "pointsman:1:x", "pointsman:1:y"), ("EVALSHA", "d", 1, "staging:1:x", "pointsman:1:y")),
+        (("HMGET", b"staging:1:x", "f"), ("HMGET", b"staging:1:x", "f")),  # as a scan has returned it
+        (("GET", "pointsman_other"), ("GET", "pointsman_other")),
+    ],
+)
+def test_a_prefix_replaces_that_of_keys_alone(command: Command, sent: Command) -> None:
+    """Values, members and arguments of scripts stay as they are."""
+    assert with_prefix(command, "staging") == sent
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "evicts"),
+    [
+        ("allkeys-lru", "64mb", "allkeys-lru"),
+        ("volatile-ttl", "64mb", "volatile-ttl"),
+        ("noeviction", "64mb", ""),
+        ("allkeys-lru", "0", ""),
+    ],
+)
+def test_how_redis_evicts(server: RedisServer, policy: str, memory: str, evicts: str) -> None:
+    """The policy is read where a bound of the memory makes it matter; a user who may not read it gets none."""
+    server.client.config_set("maxmemory", memory)
+    server.client.config_set("maxmemory-policy", policy)
+    server.client.acl_setuser("narrow", enabled=True, nopass=True, keys=["pointsman:*"], commands=["+get"])
+
+    async def scene() -> None:
+        for user, expected in (("app:" + PASSWORD, evicts), ("narrow:x", "")):
+            store = BoundedRedis(read_address(f"redis://{user}@127.0.0.1:{server.port}"))
+            assert await store.evicts() == expected
+            await store.close()
+
+    asyncio.run(scene())
