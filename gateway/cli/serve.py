@@ -12,7 +12,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, ListenerTls, Settings
+from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
 from gateway.yaml import values
 
 _LEAST_TICK_SECONDS = 0.1
@@ -101,6 +103,22 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "name_decision": ("Add route, engine and arm to the header of each reply.", {}),
         "trust_forwarded": ("Keep incoming x-forwarded-* fields: another proxy is in front of this one.", {}),
     },
+    "Operations on the inference ports": {
+        "allow_control": (
+            "Operations that change engines and that any client of the inference ports may use: load, unload, "
+            "logging, trace, separated by commas, or all. By default the admin API alone has them.",
+            {"metavar": "NAMES", "show_default": False},
+        ),
+        "http_restricted_api": (
+            "As Triton's, GROUP,..:KEY=VALUE: these groups of operations need the header KEY with this value over "
+            "HTTP, for example trace:admin-key=abc. The key opens load and unload, too. May be repeated.",
+            {"metavar": "TEXT", "envvar": "POINTSMAN_HTTP_RESTRICTED_API", "show_default": False},
+        ),
+        "grpc_restricted_protocol": (
+            "The same over gRPC, where the metadata is KEY behind triton-grpc-protocol-.",
+            {"metavar": "TEXT", "envvar": "POINTSMAN_GRPC_RESTRICTED_PROTOCOL", "show_default": False},
+        ),
+    },
     "Admin port": {
         "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", {}),
         "admin_host": (
@@ -170,6 +188,8 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
 }
 
+_ACCESS_OPTIONS = ("allow_control", "http_restricted_api", "grpc_restricted_protocol")
+
 
 def serve(**options: Any) -> int:
     """Serve: route requests by the rules to the engines, until SIGTERM or Ctrl-C.
@@ -182,14 +202,16 @@ def serve(**options: Any) -> int:
         raise typer.BadParameter("--experiment-tick is 100ms at the least")
     rules, ready_file = options.pop("rules"), options.pop("ready_file")
     tls = _tls(*(options.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca")))
+    access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
     options["redact"] = tuple(map(str.lower, options["redact"]))
-    return _run(Settings(tls=tls, limits=limits, **options), rules, ready_file)
+    return _run(Settings(tls=tls, limits=limits, operation_access=access, **options), rules, ready_file)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
     """The options of `serve`, for typer."""
     types = get_type_hints(Settings) | get_type_hints(Limits) | {"rules": list[Path], "redact": list[str]}
+    types |= dict.fromkeys(_ACCESS_OPTIONS, list[str] | None)
     defaults = {each.name: getattr(values, each.name) for values in (Settings(), Limits()) for each in fields(values)}
     defaults |= {"rules": inspect.Parameter.empty, "redact": list(defaults["redact"])}
     for panel, options in _PANELS.items():
@@ -205,6 +227,17 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 serve.__signature__ = inspect.Signature([*_parameters()], return_annotation=int)  # type: ignore[attr-defined]
+
+
+def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] | None) -> OperationAccess:
+    try:
+        return OperationAccess(
+            read_allowed(allowed or ()),
+            RestrictedApis(http_restrictions(http or ())),
+            RestrictedApis(grpc_restrictions(grpc or ())),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:

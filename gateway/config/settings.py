@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gateway.config.operation_access import OperationAccess
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
@@ -67,6 +69,7 @@ class Settings:
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
     ready_when: Literal["all", "any"] = "all"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
+    operation_access: OperationAccess = field(default_factory=OperationAccess)
     trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)

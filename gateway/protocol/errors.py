@@ -22,6 +22,7 @@ class ErrorKind(Enum):
 
     BAD_REQUEST = "bad_request", 400, 3  # INVALID_ARGUMENT
     FORBIDDEN = "forbidden", 403, 7  # PERMISSION_DENIED
+    RESTRICTED = "restricted", 403, 14  # UNAVAILABLE, as Triton
     NOT_FOUND = "not_found", 404, 5  # NOT_FOUND
     NO_ROUTE = "no_route", 404, 5
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, 12  # UNIMPLEMENTED

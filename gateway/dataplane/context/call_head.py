@@ -23,6 +23,7 @@ from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.grpc_services import OPERATIONS as SERVICE_OPERATIONS
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
@@ -125,10 +126,13 @@ class CallPlan:
         self.timeout = named.get(_TIMEOUT)
         self._forced: Forced | None = None
         self.rest_facts: Facts | None = None  # what the rules decided on, for a client without gRPC
+        operation = self.rpc.operation if self.rpc is not None else SERVICE_OPERATIONS.get(self.path)
+        if operation is not None:
+            self.error = settings.operation_access.restriction(operation, named)
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
-            self.error = error
+            self.error = self.error or error
         dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
@@ -326,7 +330,8 @@ class CallReader:
     the fields that are not in plans."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), _FEW_DIFFER_IN)
+        few = _FEW_DIFFER_IN | settings.operation_access.grpc.headers
+        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), few)
         self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))

@@ -238,7 +238,8 @@ class HeadReader:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self._snapshot = snapshot
         self._settings = settings
-        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), _FEW_DIFFER_IN)
+        few = _FEW_DIFFER_IN | settings.operation_access.http.headers
+        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), few)
         self._plans = Memo(partial(_plan_of, snapshot=snapshot, settings=settings), _MAX_PLANS)
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings), _MAX_PLANS)
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.

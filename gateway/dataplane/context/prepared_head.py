@@ -135,6 +135,10 @@ class PreparedHead:
         self.api = call.api
         self.is_fleet = call.operation in FLEET_OPERATIONS
         self.is_inference = call.operation in INFERENCE_OPERATIONS
+        access = settings.operation_access
+        self.error = access.error(call.operation, head.method, named, is_grpc=protocol == "grpc")
+        if self.error is not None:
+            return
         # Engines do not answer HEAD (Triton even sends a body to it), so it is sent as GET, and the reply has no body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
