@@ -101,6 +101,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
         "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
         "name_decision": ("Add route, engine and arm to the header of each reply.", {}),
+        "encoded_slashes": (
+            "Accept model names with %2F, %5C, %00 or dot segments in paths, which engines may read as another name "
+            "than the rules do.",
+            {},
+        ),
         "trust_forwarded": ("Keep incoming x-forwarded-* fields: another proxy is in front of this one.", {}),
     },
     "Operations on the inference ports": {

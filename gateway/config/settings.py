@@ -70,6 +70,8 @@ class Settings:
     ready_when: Literal["all", "any"] = "all"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
     operation_access: OperationAccess = field(default_factory=OperationAccess)
+    # Names of models in paths may have encoded slashes, backslashes, NULs and dot segments: engines may read others
+    encoded_slashes: bool = False
     trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)

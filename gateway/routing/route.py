@@ -63,7 +63,14 @@ class Route:
         self._needs_body_for_arm = forcing.reads_bodies and split is not None
         self._repeatable = tuple(Decision(target) for target in self.targets)
         self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
-        is_constant = not (self.head or self.body or self.split or self._session)
+        self.place = 0  # among the routes of its table
+        # Where engines read a version in the name that a client writes: what stands before it
+        self.version_marks = frozenset(
+            mark
+            for target in targets
+            if target.model is None and (mark := engines[target.engine].protocol.traits.version_mark)
+        )
+        is_constant = not (self.head or self.body or self.split or self._session or self.version_marks)
         self.always = self._repeatable[0] if is_constant else None
 
     def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
@@ -101,6 +108,14 @@ class Route:
         if arm is None:
             arm = self._out
         return Decision(self.targets[arm], session.value, in_head and unit.in_head, text)
+
+    def name_as_read(self, model: str) -> str:
+        """A model's name as this route's engines read it, without a version or label. A route that names a model with
+        its label takes just that one."""
+        if self.model is None or model not in self.model.patterns:
+            for mark in self.version_marks:
+                model = model.partition(mark)[0]
+        return model
 
     @property
     def is_fork(self) -> bool:

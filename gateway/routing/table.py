@@ -9,6 +9,7 @@ model has many routes, tenant and headers select as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from heapq import merge
 
 from gateway.config.globs import PatternIndex
@@ -58,9 +59,11 @@ class Table:
         self.targets: list[Target] = []
         self._by_pattern: PatternIndex[int] = PatternIndex()  # places of routes
         self._for_any_model: list[int] = []
+        self._places = {spec.name: place for place, spec in enumerate(rules.routes)}
         for place, spec in enumerate(rules.routes):
             split = self.splits[spec.experiment] if spec.experiment else None
             route = Route(spec, split, rules.engines, rules.identity, self.forcing)
+            route.place = place
             self.routes.append(route)
             self.targets += route.targets
             for pattern in dict.fromkeys(spec.match.model):
@@ -100,14 +103,30 @@ class Table:
                 in_head = False
                 if not all_hold(route.body, facts.body):
                     continue
+            if route.version_marks and (as_read := self.facts_as_read(route, facts, chance)) is not None:
+                return self.decide(as_read, chance)
             return route.choose(facts, chance, in_head)
         return Undecided.NO_ROUTE
 
+    def facts_as_read(self, route: Route, facts: Facts, chance: Callable[[], float]) -> Facts | None:
+        """The facts with the model's name as the engines of this route read it, if these facts belong to an earlier
+        route, or need the body to tell: `model:label` must not pass by the rules for `model`."""
+        model = route.name_as_read(facts.model)
+        if model == facts.model:
+            return None
+        as_read = replace(facts, model=model)
+        decision = self.decide(as_read, chance)
+        if isinstance(decision, Decision):
+            return as_read if self._places[decision.target.route] < route.place else None
+        return as_read if decision is Undecided.NEEDS_BODY else None
+
     def route_of(self, facts: Facts) -> Route | None:
-        """The route of all requests with this head; None if it depends on their bodies."""
+        """The route of all requests with this head; None if it depends on their bodies, or on what an engine reads in
+        the model's name."""
         for route in self.candidates(facts.model):
             if all_hold(route.head, facts):
-                return None if route.body and facts.operation in INFERENCE_OPERATIONS else route
+                by_body = route.body and facts.operation in INFERENCE_OPERATIONS
+                return None if by_body or route.name_as_read(facts.model) != facts.model else route
         return None
 
     def targets_for(self, facts: Facts) -> tuple[Target, ...]:

@@ -19,6 +19,7 @@ from gateway.protocol.operations import (
     ApiCall,
     LlmApi,
     Operation,
+    ambiguous_path,
     read_path,
 )
 from gateway.protocol.sequence import read_text
@@ -157,7 +158,9 @@ class PreparedHead:
             has_session=False,
             forced=forced,
         )
-        if call.operation.names_a_model and not call.names_its_model_in_the_body:
+        if not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
+            self.error = ambiguous_path(path)
+        if self.error is None and call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
 
     def _read_request_fields(self) -> None:
@@ -292,6 +295,17 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     if arm is None:
         return None
     return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
+
+
+def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None:
+    """Check a path that has a client's name of a model, unless the rules give the name at the engine.
+
+    Raises: GatewayError(BAD_REQUEST) where the engine could read another name, or another path.
+    """
+    if route_target.spec.model is None and not settings.encoded_slashes:
+        refused = ambiguous_path(path)
+        if refused is not None:
+            raise refused
 
 
 def no_route(facts: Facts) -> GatewayError:
