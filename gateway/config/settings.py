@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.config.operation_access import OperationAccess
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerTls:
-    """TLS on the listener: PEM files; `client_ca` requires client certificates signed by it."""
-
-    cert: str
-    key: str
-    client_ca: str | None = None
+from gateway.net.listener_tls import ListenerTls
 
 
 @dataclass(frozen=True, slots=True)

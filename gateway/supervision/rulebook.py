@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -19,11 +18,10 @@ from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.rule_tests import tested
+from gateway.dry_run.tls_check import with_tls_files
 from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.store import VersionStore, named
 from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
-from gateway.upstream.tls import engines_tls
-from gateway.yaml.problems import Location, Problem
 
 _log = logging.getLogger("pointsman")
 
@@ -287,22 +285,4 @@ def judge_texts(texts: Mapping[str, str]) -> LoadedRules:
 
 def _checked(loaded: LoadedRules) -> LoadedRules:
     """Loaded rules after the checks that need this host: certificate files, and the rules' own tests."""
-    if loaded.rules is None:
-        return loaded
-    problems = _unusable_files(loaded.rules)
-    if not problems:
-        return tested(loaded)
-    return replace(loaded, rules=None, problems=(*loaded.problems, *problems))
-
-
-def _unusable_files(rules: RulesSpec) -> list[Problem]:
-    """Problems of certificate files that would make workers refuse the rules."""
-    problems = []
-    contexts = []  # engines share them while they are here
-    for name, engine in rules.engines.items():
-        try:
-            contexts += engines_tls([engine])
-        except OSError as error:  # ssl.SSLError is one
-            place = engine.location or Location("rules", 1, 1)
-            problems.append(Problem(place, f"the TLS files of engine '{name}' cannot be used: {error}"))
-    return problems
+    return tested(with_tls_files(loaded))

@@ -11,13 +11,12 @@ import gc
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from gateway.config.settings import ListenerTls, Settings
+from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
@@ -28,6 +27,7 @@ from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.net.collector import collector_paused, relax_collector
+from gateway.net.listener_tls import listener_tls
 from gateway.net.slices import Slices
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
@@ -213,21 +213,6 @@ def bind(settings: Settings, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind((settings.host, port))
     return listener
-
-
-def listener_tls(spec: ListenerTls) -> ssl.SSLContext:
-    """The TLS of client connections.
-
-    Raises: OSError or ssl.SSLError where a file cannot be read.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(spec.cert, spec.key)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    if spec.client_ca:
-        context.load_verify_locations(spec.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def main() -> int:

@@ -16,7 +16,8 @@ from gateway.cli import app
 from gateway.cli import serve as module
 from gateway.cli.serve import _PANELS, serve
 from gateway.config.operation_access import OperationAccess
-from gateway.config.settings import Limits, ListenerTls, Settings
+from gateway.config.settings import Limits, Settings
+from gateway.net.listener_tls import ListenerTls
 from gateway.protocol.restricted_apis import RestrictedApis
 
 run = CliRunner().invoke
@@ -83,10 +84,10 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--redis redis://db:6379/1 --redis-deadline 2ms", Settings(redis="redis://db:6379/1", redis_deadline=0.002)),
         ("--redis-memory-bytes 1GiB --data-dir d", Settings(redis_memory_bytes=1 << 30, data_dir=Path("d"))),
         ("--redact X-Key --redact user", Settings(redact=("x-key", "user"))),
-        ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls("c.pem", "k.pem"))),
+        ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls(("c.pem",), ("k.pem",)))),
         (
             "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",
-            Settings(tls=ListenerTls("c.pem", "k.pem", "a.pem")),
+            Settings(tls=ListenerTls(("c.pem",), ("k.pem",), "a.pem")),
         ),
     ],
 )

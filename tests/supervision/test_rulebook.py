@@ -85,7 +85,7 @@ def test_certificates_are_read_before_rules_are_taken(tmp_path: Path) -> None:
         await until(lambda: book.readings_refused == 1)
         (problem,) = book.problems
         assert problem.startswith(f"{file}:2:")
-        assert "the TLS files of engine 'it' cannot be used" in problem
+        assert "engine 'it': tls.ca (/nowhere.pem) cannot be read: No such file or directory" in problem
 
     assert play(file, scene).number == 1
 

@@ -37,6 +37,7 @@ from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
 from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
+from gateway.net.tls_files import reload_changed
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Load, Readiness
@@ -272,6 +273,7 @@ class DataPlane:
             connection.sweep(now)
         self._start(self._sweep_endpoints(now))
         self._descriptors.look()
+        reload_changed()
         self.wheel.rest()
         self.affinity.book.flush()
         self.limiter.sweep(now)
