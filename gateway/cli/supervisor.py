@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.admin.app import make_app
-from gateway.admin.audit import AuditFile, RedisLog
+from gateway.admin.audit import AuditFile, OperationAudit, RedisLog
 from gateway.admin.auth import Access
 from gateway.admin.event_feed import Feed
 from gateway.admin.server import AdminServer, admin_server
@@ -63,6 +63,8 @@ class Supervisor:
         control = ControlPlane(settings, self._book, ports, self._worker_command)
         feed = Feed(control)
         log = RedisLog(control.store) if control.store is not None else AuditFile(data_dir_of(settings))
+        audit = OperationAudit(log)
+        control.workers.on_audited = audit.record
         server = admin_server(make_app(control, access, log, feed))
         serving_admin = loop.create_task(server.serve([admin]))
         try:
@@ -80,6 +82,7 @@ class Supervisor:
         finally:
             self._remove_ready_file()
             await control.stop_workers()
+            await audit.close()
             feed.close()
             server.stop()
             await asyncio.gather(serving_admin, return_exceptions=True)

@@ -39,6 +39,7 @@ from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
 from gateway.net.tls_files import reload_changed
 from gateway.observability.access_log import AccessLog
+from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.routing.steps import Steps, run_now
@@ -110,6 +111,7 @@ class DataPlane:
             event_bus.subscribe(SessionMoved, lambda item: book.forget(item.name))
             event_bus.on_gap(book.forget_all)
         self.feedback = FeedbackCollector(self.metrics.arms, book, event_bus)
+        self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()

@@ -11,17 +11,20 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
+from time import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 
+from gateway.config.operation_access import CONTROL_OPERATIONS
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.rest.model_list import list_models, one_model
+from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
@@ -96,11 +99,35 @@ class FleetOperation(LocalHandler):
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
             answer = _refused(error, self._plan.api)
+        except asyncio.CancelledError:  # engines may have done it
+            self._audit(body, ErrorKind.CANCELLED.status.http)
+            raise
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
             answer = _refused(failure, self._plan.api)
+        self._audit(body, answer.status)
         self._respond(*answer)
+
+    def _audit(self, body: bytes, status: int) -> None:
+        """Have an operation that changes engines in the audit."""
+        plan, client = self._plan, self._client
+        if plan.call.operation not in CONTROL_OPERATIONS or plan.head.method != "POST":
+            return
+        method, target = plan.request_line
+        client.plane.on_audited(
+            AuditRecord(
+                time=time(),
+                principal="",  # clients have no identities yet
+                peer=client.peer,
+                protocol=plan.facts.protocol,
+                method=method,
+                target=target,
+                body=body[:MAX_BODY_BYTES],
+                num_body_bytes=len(body),
+                status=status,
+            )
+        )
 
     # Answered here
 
