@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Literal, NamedTuple
 
 from gateway.config import value_parsers
+from gateway.config.auth_specs import AuthSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
@@ -426,6 +427,7 @@ class RulesSpec:
     routes: tuple[RouteSpec, ...]
     experiments: Mapping[str, ExperimentSpec] = field(default_factory=dict)
     identity: IdentitySpec = IdentitySpec()
+    auth: AuthSpec | None = None  # None: callers are not authenticated
     digest: str = ""  # of the files' contents: the same text has the same digest everywhere
     limits: tuple[LimitSpec, ...] = ()
     layers: Mapping[str, LayerSpec] = field(default_factory=dict)

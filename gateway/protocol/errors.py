@@ -21,6 +21,7 @@ class ErrorKind(Enum):
     """What went wrong, as `x-pointsman-reason` names it, and its HTTP and gRPC status."""
 
     BAD_REQUEST = "bad_request", 400, 3  # INVALID_ARGUMENT
+    UNAUTHENTICATED = "unauthenticated", 401, 16  # UNAUTHENTICATED
     FORBIDDEN = "forbidden", 403, 7  # PERMISSION_DENIED
     RESTRICTED = "restricted", 403, 14  # UNAVAILABLE, as Triton
     NOT_FOUND = "not_found", 404, 5  # NOT_FOUND

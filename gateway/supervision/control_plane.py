@@ -150,6 +150,9 @@ class ControlPlane:
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
+        elif self.workers.rules.auth != rules.auth:
+            self.workers.use_rules(rules, number)
+            _log.info("other keys of clients are in force")
 
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):

@@ -121,6 +121,10 @@ class WorkerPool:
         self.number = number
         self.send(messages.UseRules(rules, number))
 
+    @property
+    def rules(self) -> RulesSpec:
+        return self._rules
+
     def set(self, setting: messages.Setting) -> None:
         """Have all workers, present and future, use a setting."""
         if self._state.get(type(setting)) != setting:

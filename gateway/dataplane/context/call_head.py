@@ -9,6 +9,7 @@ from functools import partial
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import (
     DROPPED,
+    IDENTITY,
     MALFORMED,
     OWN,
     PASSED,
@@ -27,6 +28,7 @@ from gateway.protocol.grpc_services import OPERATIONS as SERVICE_OPERATIONS
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
+from gateway.protocol.principal import KEY_FIELD, Principal
 from gateway.protocol.sequence import AnySession, read_text
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
@@ -108,7 +110,12 @@ class CallTarget:
 class CallPlan:
     """The fields that calls have in common, and what follows from them; immutable, since such calls share it."""
 
-    def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(
+        self, fields: list[Field], snapshot: Snapshot, settings: Settings, principal: Principal | None = None
+    ) -> None:
+        self.principal = principal  # as of `PreparedHead`
+        if principal is not None and snapshot.identification is not None:
+            fields = snapshot.identification.with_tenant(fields, principal)
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.shared = fields
@@ -154,7 +161,10 @@ class CallPlan:
         version = names.version.decode("utf-8", "replace") or None
         model = names.model.decode("utf-8", "replace")
         headers = {**self._facts_headers, **units} if units else self._facts_headers
-        return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
+        principal = self.principal
+        return Facts(
+            model, version, "grpc", operation, headers, body, session, forced=self._forced, principal=principal
+        )
 
     def decide(
         self, names: Names, body: BodyFacts | None, head: CallHead
@@ -260,6 +270,11 @@ class CallHead:
                 self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {timeout!r} is not a number and unit")
         self.passing = _passed_on(own)
 
+    def use_sent(self, sent: list[Field]) -> None:
+        """Pass the call's own fields on as these: `own` with the blanks that stood around values."""
+        self.sent = sent
+        self.passing = _passed_on(sent)
+
     def passing_to(self, engine: Engine) -> bytes:
         """`passing` without the fields that the engine declares, which take the place of the caller's."""
         if not engine.extra_names:
@@ -278,7 +293,8 @@ class CallHead:
         for field in self.plan.fields:
             if field[0] == name:
                 return field[1]
-        return None
+        principal = self.plan.principal
+        return principal.key.encode() if name == KEY_FIELD and principal is not None else None
 
     def rest_fields(self) -> list[Field]:
         """The caller's metadata as a REST request has it, without gRPC's own fields."""
@@ -338,7 +354,10 @@ class CallReader:
 
     def __call__(self, block: Block) -> CallHead:
         if block.has_blanks:
-            return self._with_blanks(block)
+            plan, own, sent = self._split_blanks(block.fields)
+            head = CallHead(plan, own)
+            head.use_sent(sent)
+            return head
         shared, own = self._split(block.fields)
         return CallHead(self._plans(b"\0".join(shared)), own)
 
@@ -354,17 +373,17 @@ class CallReader:
                 own.append(field)
         return shared, own
 
-    def _with_blanks(self, block: Block) -> CallHead:
-        """Blanks around metadata reach the engine, as Triton's models see them; the gateway reads values without."""
-        stripped = [(name, value.strip(b" \t")) for name, value in block.fields]
+    def _split_blanks(
+        self, fields: list[Field], principal: Principal | None = None
+    ) -> tuple[CallPlan, list[Field], list[Field]]:
+        """The plan of a call whose values have blanks around them, the fields of the call alone, and these with their
+        blanks: so they reach the engine, as Triton's models see them; the gateway reads values without."""
+        stripped = [(name, value.strip(b" \t")) for name, value in fields]
         shared, own = self._split(stripped)
-        plan = self._new_plan(fields_of(shared))
-        sent = dict(zip(stripped, block.fields, strict=True))
+        plan = self._new_plan(fields_of(shared), principal=principal)
+        sent = dict(zip(stripped, fields, strict=True))
         plan.passing = [sent.get(field, field) for field in plan.fields]
-        head = CallHead(plan, own)
-        head.sent = self._split(block.fields)[1]
-        head.passing = _passed_on(head.sent)
-        return head
+        return plan, own, self._split(fields)[1]
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
         """The head of a call whose block has a few fields of its own beside those of an earlier block; None where the
@@ -380,7 +399,7 @@ class CallReader:
         kinds = self._kinds
         for name, _ in own:
             kind = kinds[name]
-            if kind is SHARED or kind is MALFORMED:
+            if kind is SHARED or kind is MALFORMED or kind is IDENTITY:
                 return None
             if kind is DROPPED:
                 own, shape = [field for field in own if kinds[field[0]] is not DROPPED], None

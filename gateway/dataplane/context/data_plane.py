@@ -13,6 +13,8 @@ from weakref import finalize
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.active_requests import Connection
+from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallReader
+from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
 from gateway.dataplane.context.call_head import CallReader
 from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.feedback import FeedbackCollector
@@ -145,11 +147,20 @@ class DataPlane:
 
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.read, self.read_call = HeadReader(snapshot, self.settings), CallReader(snapshot, self.settings)
+        self._use_readers()
         self.limiter.use(snapshot.limits)
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
+
+    def _use_readers(self) -> None:
+        """Read heads by the snapshot in force."""
+        snapshot, settings = self.snapshot, self.settings
+        if snapshot.identification is None:
+            self.read, self.read_call = HeadReader(snapshot, settings), CallReader(snapshot, settings)
+        else:
+            self.read = AuthenticatedHeadReader(snapshot, settings)
+            self.read_call = AuthenticatedCallReader(snapshot, settings)
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
         loads = self._loads = {}
@@ -180,7 +191,7 @@ class DataPlane:
         what heads were decided to be by other weights is forgotten. `runs` are those that have set them."""
         self._weights, self._runs = weights, runs
         self.snapshot.set_weights(weights, runs)
-        self.read, self.read_call = HeadReader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
+        self._use_readers()
 
     def set_health(self, health: Health, models: Models | None = None) -> None:
         """Take over what the probes found; models None: as they were."""

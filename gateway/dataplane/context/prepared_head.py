@@ -22,6 +22,7 @@ from gateway.protocol.operations import (
     ambiguous_path,
     read_path,
 )
+from gateway.protocol.principal import KEY_FIELD, Principal
 from gateway.protocol.sequence import read_text
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
@@ -87,6 +88,7 @@ class PreparedHead:
         "opening",
         "passes",
         "passes_if_kept",
+        "principal",
         "request_id",
         "request_line",
         "route_target",
@@ -96,11 +98,21 @@ class PreparedHead:
         "without_body",
     )
 
-    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings, protocol: str = "rest") -> None:
+    def __init__(
+        self,
+        head: RequestHead,
+        snapshot: Snapshot,
+        settings: Settings,
+        protocol: str = "rest",
+        principal: Principal | None = None,
+    ) -> None:
         """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
-        self._named = named = dict(reversed(head.fields))
+        self.principal = principal  # the verified caller; None where the rules have no `auth:`, or of an anonymous one
+        if principal is not None and snapshot.identification is not None:
+            head.fields = snapshot.identification.with_tenant(head.fields, principal)
+        self._named = named = self._by_name(head.fields)
         self.request_line = (head.method, head.target.decode("latin-1"))
         self.encoding = named.get(_ENCODING)  # of the body
         self.keeps_forwarded_proto = settings.trust_forwarded and b"x-forwarded-proto" in named
@@ -157,11 +169,19 @@ class PreparedHead:
             headers=_headers(head.fields, snapshot.headers_used),
             has_session=False,
             forced=forced,
+            principal=principal,
         )
         if not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
             self.error = ambiguous_path(path)
         if self.error is None and call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
+
+    def _by_name(self, fields: list[Field]) -> dict[bytes, bytes]:
+        """The first field of each name, and the principal's key where limits find it."""
+        named = dict(reversed(fields))
+        if self.principal is not None:
+            named[KEY_FIELD] = self.principal.key.encode()
+        return named
 
     def _read_request_fields(self) -> None:
         """Read the fields that `Request` reads elsewhere where no rule reads them."""
@@ -189,7 +209,7 @@ class PreparedHead:
         table, forced = self.snapshot.table, facts.forced
         if forced is None and body is not None and table.forcing.reads_bodies:
             forced = table.forcing.of_body(body)
-        return table.decide(Facts(*fields, forced=forced), random.random)
+        return table.decide(Facts(*fields, forced=forced, principal=facts.principal), random.random)
 
     def for_model(self, model: str) -> PreparedHead:
         """The same for requests whose body names this model."""
@@ -215,10 +235,18 @@ class PreparedHead:
         prepared = copy(self)
         prepared.head = copy(self.head)
         prepared.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
-        prepared._named = dict(reversed(prepared.head.fields))
+        prepared._named = prepared._by_name(prepared.head.fields)
         prepared.encoding = None
         prepared._models = {}
         prepared._leading = {}
+        return prepared
+
+    def refused(self, error: GatewayError) -> PreparedHead:
+        """The same for a caller who gets this error instead of a reply."""
+        prepared = self.uncached_copy()
+        prepared.error = error
+        prepared.route_target = prepared.direct_target = prepared.arm_selector = None
+        prepared.passes = prepared.passes_if_kept = False
         return prepared
 
     def towards(
@@ -231,7 +259,7 @@ class PreparedHead:
         prepared.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
-        prepared._named = dict(reversed(fields))
+        prepared._named = prepared._by_name(fields)
         prepared._read_request_fields()
         prepared.encoding = None
         prepared.without_body = False

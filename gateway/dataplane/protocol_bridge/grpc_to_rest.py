@@ -193,5 +193,5 @@ def rest_of_call(
     if converted.method == "POST":
         fields.append((b"content-length", b"%d" % len(converted.body.data)))
     rest_head = RequestHead(converted.method.encode("ascii"), converted.target.encode("ascii"), fields, False)
-    plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc")
+    plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc", head.plan.principal)
     return Request.of_fields(plan, [(b"x-request-id", request_id)])
