@@ -140,8 +140,6 @@ class DecisionSampler:
                 "version": facts.version,
                 "protocol": facts.protocol,
                 "operation": facts.operation.value,
-                "tenant": _text(ended.principal.tenant) if ended.principal is not None else None,
-                "key": _text(ended.principal.key) if ended.principal is not None else None,
                 "session": _text(known.session) if known.session is not None else None,
                 "status": ended.status,
                 "reason": ended.reason,
@@ -149,6 +147,8 @@ class DecisionSampler:
                 "facts": self._facts(known),
             }
         )
+        if ended.principal is not None:
+            self._waiting[-1] |= {"tenant": _text(ended.principal.tenant), "key": _text(ended.principal.key)}
         if len(self._waiting) >= _MAX_WAITING:
             self.flush()
         else:
