@@ -113,7 +113,7 @@ class PreparedHead:
         if principal is not None and snapshot.identification is not None:
             head.fields = snapshot.identification.with_tenant(head.fields, principal)
         self._named = named = self._by_name(head.fields)
-        self.request_line = (head.method, head.target.decode("latin-1"))
+        self.request_line = (head.method, _without_values(head.target.decode("latin-1")))
         self.encoding = named.get(_ENCODING)  # of the body
         self.keeps_forwarded_proto = settings.trust_forwarded and b"x-forwarded-proto" in named
         self._trust_forwarded = settings.trust_forwarded
@@ -370,3 +370,9 @@ def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwa
     if b"via" not in replaced:
         lines.append(b"via: %b\r\n" % b", ".join(vias))
     return b"".join(lines)
+
+
+def _without_values(target: str) -> str:
+    """The target as logs and the admin API show it: values of its query may be keys."""
+    path, mark, query = target.partition("?")
+    return path + mark + "&".join(f"{part.partition('=')[0]}=***" for part in query.split("&")) if mark else target
