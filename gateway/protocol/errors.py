@@ -29,6 +29,7 @@ class ErrorKind(Enum):
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, 12  # UNIMPLEMENTED
     HEADERS_TOO_LARGE = "headers_too_large", 431, 8  # RESOURCE_EXHAUSTED
     BODY_TOO_LARGE = "body_too_large", 413, 8
+    UNSUPPORTED_CODING = "unsupported_coding", 415, 12
     REQUEST_TIMEOUT = "request_timeout", 408, 4  # DEADLINE_EXCEEDED
     NO_HEALTHY_ENDPOINT = "no_healthy_endpoint", 503, 14  # UNAVAILABLE
     SEQUENCE_LOST = "sequence_lost", 503, 14

@@ -15,6 +15,7 @@ import orjson
 
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.errors import GatewayError, bad_request
+from gateway.protocol.json_reader import read_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 
 Scalar = str | int | float | bool
@@ -37,6 +38,7 @@ class BodyFacts:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     inputs: tuple[InputFacts, ...] = ()
     has_image: bool = False  # some message has an image in it
+    error: GatewayError | None = None  # why the body cannot be read; a rule that asks for it refuses the request
 
 
 NO_BODY = BodyFacts()
@@ -56,8 +58,8 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
     if operation not in INFERENCE_OPERATIONS or not body:
         return NO_BODY
     try:
-        message = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        message = read_json(body)
+    except ValueError as error:
         raise bad_request(f"failed to parse the request JSON: {error}") from error
     if not isinstance(message, dict):
         raise bad_request("the request JSON must be an object")
@@ -73,13 +75,13 @@ def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
             first = _parameters_before_inputs(body)
             if first is not None:
                 return _scalars(first)
-        message = orjson.loads(body)
+        message = read_json(body)
         if not isinstance(message, dict):
             return {}
         if operation is Operation.INFER:
             return _scalars(_object(message, "parameters"))
         return _generate_parameters(message)
-    except (orjson.JSONDecodeError, GatewayError):
+    except (ValueError, GatewayError):
         return {}
 
 

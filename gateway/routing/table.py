@@ -85,7 +85,9 @@ class Table:
     def decide(self, facts: Facts, chance: Callable[[], float]) -> Decision | Undecided:
         """The decision for a request; `chance` returns a number in [0, 1), for requests without a unit.
 
-        Undecided.NEEDS_BODY: read the body's facts (NO_BODY if they cannot be read) and decide again.
+        Undecided.NEEDS_BODY: read the body's facts and decide again.
+
+        Raises: GatewayError where a route asks for a body that cannot be read.
         """
         in_head = True
         index = self._index
@@ -100,6 +102,8 @@ class Table:
                     continue  # only inferences have parameters and inputs
                 if facts.body is None:
                     return Undecided.NEEDS_BODY
+                if facts.body.error is not None:
+                    raise facts.body.error
                 in_head = False
                 if not all_hold(route.body, facts.body):
                     continue

@@ -27,6 +27,7 @@ from gateway.protocol.sequence import read_text
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine
+from gateway.wire.content_codec import joined_coding
 from gateway.wire.http1.head import Field, RequestHead
 
 # Written for each hop.
@@ -114,7 +115,9 @@ class PreparedHead:
             head.fields = snapshot.identification.with_tenant(head.fields, principal)
         self._named = named = self._by_name(head.fields)
         self.request_line = (head.method, _without_values(head.target.decode("latin-1")))
-        self.encoding = named.get(_ENCODING)  # of the body
+        self.encoding: bytes | None = None  # of the body, `identity` left out
+        if _ENCODING in named:
+            self.encoding = joined_coding([value for name, value in head.fields if name == _ENCODING]) or None
         self.keeps_forwarded_proto = settings.trust_forwarded and b"x-forwarded-proto" in named
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"

@@ -12,7 +12,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import Names, facts_or_none
+from gateway.protocol.infer_message_head import Names, facts_or_error
 from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing.decision import Undecided
 from gateway.wire.grpc import PREFIX_BYTES
@@ -129,7 +129,7 @@ class StreamRouter:
     def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, AnySession | None] | Undecided:
         decision = self._plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY:
-            return self._plan.decide(names, facts_or_none(plain), self._head)
+            return self._plan.decide(names, facts_or_error(plain), self._head)
         return decision
 
     def _target_of_session(self, target: CallTarget, session: AnySession) -> CallTarget:
