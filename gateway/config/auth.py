@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.config.auth_specs import ApiKeySpec, AuthSpec, KeyFileSpec
+from gateway.config.specs import RulesSpec
 from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
 from gateway.yaml.readers import Reading, expected, one_or_many, record_of, scalar
 
@@ -58,6 +59,18 @@ def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         reading.error(node.location, f"the key file {node.text!r} cannot be read: {why}")
         return None
+
+
+def check_access(rules: RulesSpec, reading: Reading) -> None:
+    """Without `auth:` nobody is known, so nobody could be let in or kept out."""
+    if "auth" in reading.declared.get("section", {}):
+        return
+    for route in rules.routes:
+        if route.allow or route.refuse:
+            assert route.location is not None
+            key = "allow" if route.allow else "refuse"
+            what = f"route {route.name!r} has {key!r}, and the rules have no 'auth': nobody would be known"
+            reading.error(route.location, what)
 
 
 _AUTH = record_of("auth", AuthSpec, keys=one_or_many(_key_file))

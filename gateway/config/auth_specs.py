@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import inf
 from typing import Annotated
 
@@ -72,6 +73,17 @@ class AuthSpec:
     def files(self) -> tuple[str, ...]:
         """The files that it was read from, beside the rule files."""
         return tuple(file.path for file in self.keys)
+
+
+def network(text: str) -> IPv4Network | IPv6Network:
+    """Addresses of peers: `10.0.0.0/8`, or one address."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an address or a network, as 10.0.0.0/8: {error}") from None
+
+
+Network = Annotated[IPv4Network | IPv6Network, network]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.config.auth import read_auth
+from gateway.config.auth import check_access, read_auth
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.reachability import find_unreachable
@@ -194,6 +194,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
         by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
     check_sessions(rules, reading)
+    check_access(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

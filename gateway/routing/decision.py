@@ -88,3 +88,4 @@ class Undecided(Enum):
 
     NEEDS_BODY = "a rule that could still match asks for a field of the body"
     NO_ROUTE = "no route matches"
+    FORBIDDEN = "the caller may not use the route that matches"

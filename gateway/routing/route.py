@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession, id_of
+from gateway.routing.access import access_of
 from gateway.routing.assignment import Forced, Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.matchers import compile_match
@@ -70,7 +72,8 @@ class Route:
             for target in targets
             if target.model is None and (mark := engines[target.engine].protocol.traits.version_mark)
         )
-        is_constant = not (self.head or self.body or self.split or self._session or self.version_marks)
+        self.access = access_of(spec)
+        is_constant = not (self.head or self.body or self.split or self._session or self.version_marks or self.access)
         self.always = self._repeatable[0] if is_constant else None
 
     def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
@@ -79,6 +82,8 @@ class Route:
         Session and unit are looked up before any random assignment: a request that is decided again with its body must
         not be randomized twice.
         """
+        if self.access is not None and not self.access.admits(facts.principal):
+            return Undecided.FORBIDDEN
         session = self._session.find(facts) if self._session is not None else _NOTHING
         if session is None:
             return Undecided.NEEDS_BODY
@@ -116,6 +121,10 @@ class Route:
             for mark in self.version_marks:
                 model = model.partition(mark)[0]
         return model
+
+    def admits(self, principal: Principal | None) -> bool:
+        """Whether a caller may use the route."""
+        return self.access is None or self.access.admits(principal)
 
     @property
     def is_fork(self) -> bool:

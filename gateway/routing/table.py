@@ -71,6 +71,7 @@ class Table:
             if not spec.match.model:
                 self._for_any_model.append(place)
             yield
+        self.restricts = any(route.access is not None for route in self.routes)  # to some callers
         self._unnamed = self._until_certain(self._for_any_model)
         # For models that have many routes, which then differ in their headers
         self._index: RouteIndex | None = None
@@ -122,6 +123,9 @@ class Table:
         decision = self.decide(as_read, chance)
         if isinstance(decision, Decision):
             return as_read if self._places[decision.target.route] < route.place else None
+        if decision is Undecided.FORBIDDEN:
+            forbidding = self.route_of(as_read)
+            return as_read if forbidding is None or forbidding.place < route.place else None
         return as_read if decision is Undecided.NEEDS_BODY else None
 
     def route_of(self, facts: Facts) -> Route | None:
@@ -142,11 +146,21 @@ class Table:
         targets: dict[tuple[str, str | None], Target] = {}
         for route in self.candidates(facts.model):
             if all_hold(route.head, facts):
-                for target in route.targets:
+                for target in route.targets if route.admits(facts.principal) else ():
                     targets.setdefault((target.engine, target.model), target)
                 if not route.body:
                     break
         return tuple(targets.values())
+
+    def hides(self, facts: Facts) -> bool:
+        """Whether the caller may not use a model, by the name that clients use or by that at an engine."""
+        for route in self.candidates(facts.model):
+            if not route.body and all_hold(route.head, facts):
+                if not route.admits(facts.principal):
+                    return True
+                break
+        renamed = [route for route in self.routes if any(target.model == facts.model for target in route.targets)]
+        return bool(renamed) and not any(route.admits(facts.principal) for route in renamed)
 
     def candidates(self, model: str) -> tuple[Route, ...]:
         """The routes that can take a model, in order, up to the first that takes all of its requests."""

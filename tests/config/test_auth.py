@@ -75,6 +75,29 @@ def test_errors_of_the_section(tmp_path: Path, auth: str, message: str) -> None:
     assert any(message in str(problem) for problem in load(tmp_path, auth).errors), load(tmp_path, auth).problems
 
 
+@pytest.mark.parametrize(
+    "route, message",
+    [
+        ("allow: {tenant: acme}", "route 'all' has 'allow', and the rules have no 'auth'"),
+        ("refuse: {}", "route 'all' names nobody"),
+        ("allow: [{tenants: a}]", "unknown key 'tenants' in allow: did you mean 'tenant'?"),
+    ],
+)
+def test_errors_of_access(tmp_path: Path, route: str, message: str) -> None:
+    """`allow` and `refuse` need `auth:`, and somebody whom they name."""
+    text = RULES.replace("engine: it}", f"engine: it, {route}}}")
+    file = tmp_path / "rules.yaml"
+    file.write_text(text)
+    assert any(message in str(problem) for problem in load_rules([file]).errors), load_rules([file]).problems
+
+
+def test_proxies_are_networks(tmp_path: Path) -> None:
+    """An address or a network of IPv4 or IPv6; anything else is named."""
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES + "identity: {trusted_proxies: [10.0.0.1, 'fd00::/8', 10.0.0.1/8]}\n")
+    assert "'10.0.0.1/8' is not an address or a network" in str(load_rules([file]).errors)
+
+
 def test_an_empty_file_admits_nobody(tmp_path: Path) -> None:
     """A file without a key is valid, so that the last key can be taken out."""
     rules = load(tmp_path, "{keys: keys.yaml}", "# none\n").rules

@@ -22,6 +22,7 @@ from tests.dataplane.authenticated import CHAT, GrpcEngine, Keys, RestEngine, Se
 RULES = """
 version: 1
 auth: {{keys: keys.yaml{auth}}}
+identity: {{{identity}}}
 engines:
   rest: {{endpoints: ["http://{rest}"]}}
   chat: {{protocol: openai, endpoints: ["http://{rest}"]}}
@@ -30,6 +31,15 @@ routes:
   - {{name: of-acme, match: {{model: m, tenant: acme}}, engine: rest}}
   - {{name: grpc, match: {{model: g}}, engine: by-grpc}}
   - {{name: chat, match: {{model: chat}}, engine: chat}}
+  - {{name: secret, match: {{model: secret}}, engine: rest, allow: {{tenant: acme}}}}
+  - {{name: secret-grpc, match: {{model: secret-grpc}}, engine: by-grpc, allow: {{tenant: acme}}}}
+  - {{name: secret-chat, match: {{model: secret-chat}}, engine: chat, model: chat, allow: {{tenant: acme}}}}
+  - {{name: in-body, match: {{model: open, parameter: {{level: high}}}}, engine: rest, allow: {{tenant: acme}}}}
+  - name: not-all
+    match: {{model: not-all}}
+    engine: rest
+    allow: [{{tenant: "a*"}}, {{tenant: zen}}]
+    refuse: {{key: "{rotated}"}}
   - {{name: limited, match: {{model: limited}}, engine: rest}}
   - {{name: others, engine: rest}}
 limits:
@@ -49,8 +59,9 @@ class Scene:
         self.old = self.keys.add("acme", "old", expires="2020-01-01")
         self.served = Served(self.rules(), folder)
 
-    def rules(self, auth: str = "") -> str:
-        return RULES.format(auth=auth, rest=self.rest.address, grpc=self.by_grpc.address)
+    def rules(self, auth: str = "", identity: str = "") -> str:
+        addresses = {"rest": self.rest.address, "grpc": self.by_grpc.address}
+        return RULES.format(auth=auth, identity=identity, rotated=self.keys.ids["rotated"], **addresses)
 
     @property
     def url(self) -> str:
@@ -302,3 +313,73 @@ def test_other_settings(scene: Scene) -> None:
         finally:
             served.use(scene.rules())
         assert post(bearer(scene.acme)).status_code == 200
+
+
+def test_a_route_that_may_not_be_used_is_403(scene: Scene) -> None:
+    """Who may not use the route that matches is refused, and no later route takes the request: decided by the head, by
+    the model in the body, by a parameter in the body, and by gRPC."""
+    before = len(scene.rest.received), len(scene.by_grpc.received)
+    refused = infer(scene.served, bearer(scene.zen), "secret")
+    assert (refused.status_code, refused.json()) == (403, {"error": "this caller may not use model 'secret'"})
+    assert refused.headers["x-pointsman-reason"] == "forbidden"
+    for path in ("secret", "secret/config", "secret/ready", "secret/stats"):
+        assert httpx.get(f"{scene.url}/v2/models/{path}", headers=bearer(scene.zen)).status_code == 403
+    high = {"inputs": [], "parameters": {"level": "high"}}
+    url = f"{scene.url}/v2/models/open/infer"
+    assert httpx.post(url, json=high, headers=bearer(scene.zen)).status_code == 403
+    chat = {**CHAT, "model": "secret-chat"}
+    by_chat = httpx.post(f"{scene.url}/v1/chat/completions", json=chat, headers=bearer(scene.zen))
+    assert (by_chat.status_code, by_chat.json()["error"]["type"]) == (403, "permission_error")
+    with triton_grpc.InferenceServerClient(scene.served.address) as by_grpc:
+        for model in ("secret", "secret-grpc"):
+            with pytest.raises(InferenceServerException) as error:
+                by_grpc.infer(model, inputs(triton_grpc), headers=bearer(scene.zen))
+            assert error.value.status() == "StatusCode.PERMISSION_DENIED"
+        assert before == (len(scene.rest.received), len(scene.by_grpc.received))
+        by_grpc.infer("secret-grpc", inputs(triton_grpc), headers=bearer(scene.acme))
+    assert infer(scene.served, bearer(scene.acme), "secret").headers["x-pointsman-route"] == "secret"
+    assert httpx.post(url, json=high, headers=bearer(scene.acme)).headers["x-pointsman-route"] == "in-body"
+    assert httpx.post(url, json={"inputs": []}, headers=bearer(scene.zen)).headers["x-pointsman-route"] == "others"
+
+
+def test_refuse_is_stronger_than_allow(scene: Scene) -> None:
+    """A key that `refuse` names may not use what its tenant may."""
+    codes = [infer(scene.served, bearer(key), "not-all").status_code for key in (scene.acme, scene.zen, scene.acme_new)]
+    assert codes == [200, 200, 403]
+
+
+def test_lists_show_what_the_caller_may_use(scene: Scene) -> None:
+    """`/v1/models` and the repository index, by REST and gRPC, leave out models that the caller may not use."""
+    shown: dict[str, tuple[set[str], set[str], set[str]]] = {}
+    for key in (scene.acme, scene.zen):
+        with openai.OpenAI(base_url=f"{scene.url}/v1", api_key=key) as client:
+            listed = {model.id for model in client.models.list()}
+        with triton_http.InferenceServerClient(scene.served.address) as by_http:
+            index = by_http.get_model_repository_index(headers=bearer(key))
+        with triton_grpc.InferenceServerClient(scene.served.address) as by_grpc:
+            models = by_grpc.get_model_repository_index(headers=bearer(key)).models
+        shown[key] = listed, {model["name"] for model in index}, {model.name for model in models}
+    for of_acme, of_zen in zip(shown[scene.acme], shown[scene.zen], strict=True):
+        assert "secret" in of_acme
+        assert of_zen == of_acme - {"secret", "secret-grpc", "secret-chat"}
+
+
+def test_trusted_callers_may_name_the_tenant(scene: Scene) -> None:
+    """With `trust_header`, and from `trusted_proxies`, the tenant's header counts: with a key, and once."""
+    try:
+        for identity in ("trust_header: true", "trusted_proxies: [10.0.0.0/8, 127.0.0.1]"):
+            scene.served.use(scene.rules(identity=identity))
+            named = {**bearer(scene.zen), "x-tenant": "acme"}
+            for _ in range(3):
+                assert infer(scene.served, named).headers["x-pointsman-route"] == "of-acme"
+            assert scene.rest.received[-1]["x-tenant"] == "acme"
+            assert infer(scene.served, bearer(scene.zen)).headers["x-pointsman-route"] == "others"
+            assert infer(scene.served, {"x-tenant": "acme"}).status_code == 401
+            with triton_grpc.InferenceServerClient(scene.served.address) as client:
+                client.infer("secret-grpc", inputs(triton_grpc), headers=named)
+            twice = [*bearer(scene.zen).items(), ("x-tenant", "acme"), ("x-tenant", "zen")]
+            assert httpx.post(f"{scene.url}/v2/models/m/infer", json={}, headers=twice).status_code == 400
+        scene.served.use(scene.rules(identity="trusted_proxies: 10.0.0.0/8"))
+        assert infer(scene.served, named).headers["x-pointsman-route"] == "others"
+    finally:
+        scene.served.use(scene.rules())

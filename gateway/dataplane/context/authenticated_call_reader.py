@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.settings import Settings
 from gateway.dataplane.context.call_head import CallHead, CallPlan, CallReader
 from gateway.dataplane.context.head_reader import fields_of
-from gateway.dataplane.context.identification import OPEN_OPERATIONS
+from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.grpc_services import CHECK_PATH, WATCH_PATH
 from gateway.protocol.principal import principal_of_mark
@@ -25,12 +25,12 @@ class AuthenticatedCallHead(CallHead):
 
 
 class AuthenticatedCallReader(CallReader):
-    """Reads calls' fields by one snapshot of the rules, which has an `Identification`."""
+    """Reads calls' fields by one snapshot of the rules, which has this identification."""
 
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(self, snapshot: Snapshot, settings: Settings, identification: Identification) -> None:
         super().__init__(snapshot, settings)
-        assert snapshot.identification is not None
-        self._identification = snapshot.identification
+        self._identification = identification
+        self._of_proxies = identification.of_proxies() if identification.has_proxies else None
         new_plan = self._new_plan
 
         def plan_of(key: bytes) -> CallPlan:
@@ -39,10 +39,13 @@ class AuthenticatedCallReader(CallReader):
 
         self._plans_by_mark = Memo(plan_of)
 
-    def __call__(self, block: Block) -> CallHead:
-        names = self._identification.fields
+    def __call__(self, block: Block, peer: str = "") -> CallHead:
+        identification = self._identification
+        if self._of_proxies is not None and identification.is_proxy(peer):
+            identification = self._of_proxies
+        names = identification.fields
         claimed = [(name, value.strip(b" \t")) for name, value in block.fields if name in names]
-        identity, forwarded = self._identification.find(claimed)
+        identity, forwarded = identification.find(claimed)
         fields = [field for field in block.fields if field[0] not in names] + forwarded
         if block.has_blanks:
             plan, own, sent = self._split_blanks(fields, identity.principal)

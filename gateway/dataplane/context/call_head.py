@@ -352,7 +352,8 @@ class CallReader:
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
-    def __call__(self, block: Block) -> CallHead:
+    def __call__(self, block: Block, peer: str = "") -> CallHead:
+        """Read a block; `peer` is the address that it came from."""
         if block.has_blanks:
             plan, own, sent = self._split_blanks(block.fields)
             head = CallHead(plan, own)

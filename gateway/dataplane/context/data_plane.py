@@ -159,8 +159,8 @@ class DataPlane:
         if snapshot.identification is None:
             self.read, self.read_call = HeadReader(snapshot, settings), CallReader(snapshot, settings)
         else:
-            self.read = AuthenticatedHeadReader(snapshot, settings)
-            self.read_call = AuthenticatedCallReader(snapshot, settings)
+            self.read = AuthenticatedHeadReader(snapshot, settings, snapshot.identification)
+            self.read_call = AuthenticatedCallReader(snapshot, settings, snapshot.identification)
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
         loads = self._loads = {}

@@ -251,14 +251,14 @@ class HeadReader:
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.
         self._requests = Memo(copy(self)._read, on_second_sight=True)
 
-    def __call__(self, head: bytes) -> Request:
-        """Read a whole head, from the request line to the empty line.
+    def __call__(self, head: bytes, peer: str = "") -> Request:
+        """Read a whole head, from the request line to the empty line; `peer` is the address that it came from.
 
         Raises: GatewayError (BAD_REQUEST) where it is malformed: the start of the next request is unknown.
         """
         return self._requests(head)
 
-    def of_fields(self, method: bytes, target: bytes, fields: list[Field]) -> Request:
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: str = "") -> Request:
         """Read a head that came as fields, names in lower case, as HTTP/2 brings it.
 
         Raises: GatewayError(BAD_REQUEST).

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
+from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Settings
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
@@ -299,8 +300,8 @@ class PreparedHead:
 
     def _decide_early(self) -> None:
         decision = self.snapshot.table.decide(self.facts, random.random)
-        if decision is Undecided.NO_ROUTE:
-            self.error = no_route(self.facts)
+        if decision is Undecided.NO_ROUTE or decision is Undecided.FORBIDDEN:
+            self.error = undecided(decision, self.facts)
         elif not isinstance(decision, Decision):
             return
         elif not decision.repeatable:
@@ -337,6 +338,15 @@ def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None
         refused = ambiguous_path(path)
         if refused is not None:
             raise refused
+
+
+def undecided(decision: Undecided, facts: Facts) -> GatewayError:
+    """No route takes this request of this caller."""
+    if decision is not Undecided.FORBIDDEN:
+        return no_route(facts)
+    if facts.principal is None:
+        return unauthenticated(f"model '{facts.model}' needs an API key")
+    return GatewayError(ErrorKind.FORBIDDEN, f"this caller may not use model '{facts.model}'")
 
 
 def no_route(facts: Facts) -> GatewayError:

@@ -7,7 +7,7 @@ from functools import partial
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, no_route
+from gateway.dataplane.context.prepared_head import PreparedHead, undecided
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
@@ -80,7 +80,7 @@ def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTa
     if decision is Undecided.NEEDS_BODY:
         decision = plan.decide(read_generation_facts(body), request.session, request.units)
     if not isinstance(decision, Decision):
-        raise no_route(plan.facts)
+        raise undecided(decision, plan.facts)
     return plan.snapshot.target_of(decision), decision.session
 
 

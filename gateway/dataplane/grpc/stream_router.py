@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.prepared_head import undecided
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
@@ -113,7 +113,7 @@ class StreamRouter:
         if is_by_content:
             decision = self._decide(names, data[PREFIX_BYTES:] if plain is None else plain)
         if isinstance(decision, Undecided):
-            raise no_route(self._plan.facts(names))
+            raise undecided(decision, self._plan.facts(names))
         target, chosen_by = decision
         if is_by_content:
             target = self._of_all_units(target)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from time import time
 from typing import Any, NamedTuple
@@ -165,13 +166,32 @@ class FleetOperation(LocalHandler):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
-        return _merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
+        reply = _merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
+        return self._without_hidden(reply, "model_stats")
 
     async def _model_statistics(self, body: bytes) -> AggregatedReply:
         return _merged(await self._query_available(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        return _merged(await self._query_available(self._everywhere(), body), merge_index, list)
+        reply = _merged(await self._query_available(self._everywhere(), body), merge_index, list)
+        return self._without_hidden(reply)
+
+    def _without_hidden(self, reply: AggregatedReply, field: str = "") -> AggregatedReply:
+        """A reply with a list of models, in this field where it is a map, without those that the caller may not use."""
+        table, facts = self._plan.snapshot.table, self._plan.facts
+        if not table.restricts or reply.status != 200:
+            return reply
+        try:
+            whole = orjson.loads(reply.body)
+            models = whole[field] if field else whole
+            models[:] = [
+                each
+                for each in models
+                if not table.hides(replace(facts, model=each["name"], operation=Operation.INFER))
+            ]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says") from error
+        return reply._replace(body=orjson.dumps(whole))
 
     # Sent to all, and done only when all have done it
 
