@@ -20,7 +20,7 @@ import orjson
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.api_keys import ANONYMOUS, Caller
+from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin
 from gateway.admin.errors import query_redis
 from gateway.admin.redaction import redacted_body, redacted_query
@@ -147,7 +147,8 @@ class AuditMiddleware:
         async def ended(status: int) -> None:
             """Write the entry, once, before the reply is sent."""
             nonlocal is_written
-            if not is_written:
+            is_anonymous = scope.get("state", {}).get("caller") is None
+            if not is_written and not (is_anonymous and status >= 400):  # who guesses does not push entries out
                 is_written = True
                 shown = redacted_body(bytes(body), num_bytes <= _MAX_BODY_BYTES)
                 await self._write(scope, {**_entry(scope), "body": shown, "status": status})
@@ -216,11 +217,11 @@ class OperationAudit:
 
 
 def _entry(scope: Scope) -> Json:
-    caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
+    caller: Caller | None = scope.get("state", {}).get("caller")
     return {
         "time": time(),
-        "name": caller.name,
-        "role": caller.role.name,
+        "name": caller.name if caller is not None else "anonymous",
+        "role": caller.role.name if caller is not None else "none",
         "peer": scope["client"][0] if scope.get("client") else "",
         "method": scope["method"],
         "path": scope["path"],

@@ -13,6 +13,15 @@ from gateway.cli.admin_client import Gateway, GatewayTyper, Row, moment, print_t
 Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit and the versions of the rules.")]
 
 
+def page(gateway: Gateway) -> None:
+    """Print a link to the page that signs a browser in, once and within ten minutes.
+
+    It is for gateways without --admin-keys; where there are keys, the page asks for one.
+    """
+    token = gateway.call("POST", "sign-in-tokens")["token"]
+    typer.echo(f"{gateway.shown_address}/#token={token}")
+
+
 def requests(
     gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of the oldest requests.")] = 50,

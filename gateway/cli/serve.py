@@ -88,10 +88,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             {"min": 2},
         ),
         "data_dir": (
-            "Folder of the embedded Redis, rule versions, recordings and the audit; gateways with the same folder "
-            "share one Redis. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS "
-            "~/Library/Application Support/pointsman.",
-            {"metavar": "DIR", "show_default": False},
+            "Folder of the embedded Redis, rule versions, recordings, the audit and the admin key; gateways with the "
+            "same folder share one Redis and one key. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, "
+            "on macOS ~/Library/Application Support/pointsman.",
+            {"metavar": "DIR", "envvar": "POINTSMAN_DATA_DIR", "show_default": False},
         ),
     },
     "Inference ports": {
@@ -145,10 +145,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "admin_keys": (
             "Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
-            "Without it, every process on this host is an admin.",
+            "Without it, the gateway makes one key, in admin.key of its data folder, for its own user on this host.",
             {"metavar": "FILE", "envvar": "POINTSMAN_ADMIN_KEYS", "show_default": False},
         ),
-        "open_metrics": ("With --admin-keys: /metrics needs no key.", {}),
+        "open_metrics": ("With --admin-keys: /metrics needs no key, as without it.", {}),
     },
     "Logs": {
         "access_log": ("Write one line per request to stdout.", {}),

@@ -44,7 +44,7 @@ class Settings:
     grpc_port: int = 8001
     admin_port: int = 8002
     admin_host: str = "127.0.0.1"
-    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and only they
+    admin_keys: Path | None = None  # who may use the admin API; without it this gateway's user, on this host
     open_metrics: bool = False  # /metrics needs no key even if there are keys
     id: str = "triton"  # the server's name in /v2, as Triton's own `--id`: clients compare it
     workers: int = 1

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from gateway.admin.api_keys import Role, entry_fields, make_key
-from tests.browser.conftest import DESKTOP
+from tests.browser.conftest import DESKTOP, sign_in
 from tests.support.canned_engine import CannedEngine
 from tests.support.chromium import Mishaps
 from tests.support.servers import GatewayProcess
@@ -42,12 +42,14 @@ def test_a_lost_connection_is_told_and_made_anew(chromium: Any, start_gateway: C
     """The bar says that the connection is lost; once the gateway is back, updates continue."""
     with CannedEngine("one") as engine:
         first = start_gateway(rules_of_one(engine))
-        page = chromium.new_page(base_url=first.admin_url)
+        page = chromium.new_page(base_url=first.page_url)
+        sign_in(page, first)
         page.goto("/")
         expect(page.locator("#live")).to_have_text("live")
         first.stop()
         expect(page.locator("#live")).to_have_text("reconnecting")
-        second = start_gateway(rules_of_one(engine), workers=2, extra_args=["--admin-port", str(first.admin_port)])
+        again = ["--admin-port", str(first.admin_port)]
+        second = start_gateway(rules_of_one(engine), workers=2, data_dir=first.data_dir, extra_args=again)
         assert second.admin_port == first.admin_port
         expect(page.locator("#live")).to_have_text("live", timeout=15_000)
         expect(page.locator(".stat", has_text="Workers")).to_contain_text("2")
@@ -74,7 +76,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPr
 
 @pytest.fixture
 def locked_page(chromium: Any, locked: tuple[GatewayProcess, dict[str, str]], mishaps: Mishaps) -> Iterator[Any]:
-    context = chromium.new_context(base_url=locked[0].admin_url, viewport=DESKTOP)
+    context = chromium.new_context(base_url=locked[0].page_url, viewport=DESKTOP)
     context.set_default_timeout(10_000)
     page = context.new_page()
     mishaps.expected.add(401)
