@@ -26,6 +26,7 @@ _NAME = "admin.key"
 _MAX_BYTES = 1024
 _SESSION = re.compile(r"pms-([0-9]{1,12})-([0-9a-f]{64})")
 _SESSION_SECONDS = 12 * 3600
+_COMMAND_SECONDS = 60
 _TOKEN_SECONDS = 600.0
 _MAX_TOKENS = 100
 
@@ -80,8 +81,12 @@ class LocalKey:
         expired."""
         if self._tokens.pop(_digest(token), 0.0) <= time():
             return None
-        expires = str(int(time() + _SESSION_SECONDS))
-        return f"pms-{expires}-{self._signature(expires)}", _SESSION_SECONDS
+        return self.make_session(_SESSION_SECONDS), _SESSION_SECONDS
+
+    def make_session(self, seconds: int) -> str:
+        """The key of a session that ends after these seconds."""
+        expires = str(int(time() + seconds))
+        return f"pms-{expires}-{self._signature(expires)}"
 
     def _signature(self, expires: str) -> str:
         return hmac.new(self._key, b"session " + expires.encode(), hashlib.sha256).hexdigest()
@@ -104,7 +109,8 @@ def socket_path(folder: Path, port: int) -> Path:
 
 def find_access(folder: Path, port: int) -> tuple[Path | None, str]:
     """How this user's commands reach a gateway on a data folder: by its Unix socket, which is no other user's, or with
-    its key; neither where the folder has none, or another user's."""
+    a key of one minute, since another user may have its port while it is down; neither where the folder has no key, or
+    another user's."""
     path = socket_path(folder, port)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -114,9 +120,10 @@ def find_access(folder: Path, port: int) -> tuple[Path | None, str]:
     except OSError:
         pass
     try:
-        return None, _read(folder / _NAME) or ""
+        key = _read(folder / _NAME)
     except LocalKeyError:
         return None, ""
+    return None, LocalKey(key).make_session(_COMMAND_SECONDS) if key is not None else ""
 
 
 def _kept_key(path: Path) -> str:

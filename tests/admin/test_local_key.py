@@ -1,13 +1,19 @@
 """The gateway's own key: no other user of this host is an admin, and its own user types no key."""
 
 import base64
+import contextlib
+import os
+import pty
+import re
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 import httpx
@@ -80,13 +86,14 @@ def test_commands_of_its_user_need_no_key(gateway: GatewayProcess) -> None:
 
 
 def test_a_key_goes_to_no_other_host(tmp_path: Path) -> None:
-    """The key of the data folder is sent to loopback addresses only, and to none with a key in its URL."""
-    LocalKey.kept_in(tmp_path)
-    found = {
-        address: Gateway(address, "", tmp_path)._local_access()[1] != ""
-        for address in ("http://127.0.0.1:8002", "http://localhost", "http://gateway.example:8002", "http://a:b@[::1]")
-    }
-    assert list(found.values()) == [True, True, False, False]
+    """Where there is no socket, loopback addresses get a key of one minute, others none, nor one with a key in it."""
+    own = LocalKey.kept_in(tmp_path)
+    addresses = ("http://127.0.0.1:8002", "http://localhost", "http://gateway.example:8002", "http://a:b@[::1]")
+    one, two, *others = [Gateway(address, "", tmp_path)._local_access()[1] for address in addresses]
+    assert others == ["", ""]
+    for key in (one, two):
+        caller = own.caller(key)
+        assert caller is not None and caller.expires is not None and caller.expires <= time() + 60
 
 
 def test_a_link_signs_in_once(gateway: GatewayProcess) -> None:
@@ -102,6 +109,34 @@ def test_a_link_signs_in_once(gateway: GatewayProcess) -> None:
     audit = plain_http.get(f"{gateway.admin_url}/audit").text
     for secret in (token, opened["key"], gateway.admin_key):
         assert secret not in audit and secret not in gateway.log()
+
+
+def test_a_terminal_gets_a_link_and_a_log_none(tmp_path: Path, gateway: GatewayProcess) -> None:
+    """`serve` prints a sign-in link where a user reads it; a log gets none."""
+    assert "#token=" not in gateway.log() and "`pointsman page`" in gateway.log()
+    (tmp_path / "rules.yaml").write_text(RULES)
+    command = [sys.executable, "-m", "gateway", "serve", "--rules", str(tmp_path / "rules.yaml"), "--redis", "off"]
+    command += ["--data-dir", str(tmp_path), "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    terminal, other_end = pty.openpty()
+    with subprocess.Popen(command, stderr=other_end, stdin=subprocess.DEVNULL) as process:
+        os.close(other_end)
+        shown = b""
+        try:
+            while not (found := re.search(rb"(http://\S+)/#token=(\S+)\r", shown)):
+                shown += os.read(terminal, 4096)  # an error once the process has ended
+            address, token = found[1].decode(), found[2].decode()
+            assert plain_http.post(f"{address}/sign-in", json={"token": token}).status_code == 200
+        finally:
+            process.terminate()
+            drained = threading.Thread(target=_drain, args=(terminal,), daemon=True)
+            drained.start()
+    assert process.returncode == 0
+
+
+def _drain(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
 
 
 def test_guesses_push_nothing_out_of_the_audit(tmp_path: Path) -> None:
