@@ -42,6 +42,7 @@ _MAX_BODY_BYTES = 256 * 1024
 _WRITE_SECONDS = 0.5
 # Operations of the inference ports that wait for their entries.
 _MAX_WAITING = 1000
+_ANONYMOUS = "anonymous"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -189,7 +190,7 @@ class OperationAudit:
         path, _, query = record.target.partition("?")
         entry = {
             "time": record.time,
-            "name": record.principal or ANONYMOUS.name,
+            "name": record.principal or _ANONYMOUS,
             "role": "client",
             "peer": record.peer,
             "protocol": record.protocol,
@@ -220,7 +221,7 @@ def _entry(scope: Scope) -> Json:
     caller: Caller | None = scope.get("state", {}).get("caller")
     return {
         "time": time(),
-        "name": caller.name if caller is not None else "anonymous",
+        "name": caller.name if caller is not None else _ANONYMOUS,
         "role": caller.role.name if caller is not None else "none",
         "peer": scope["client"][0] if scope.get("client") else "",
         "method": scope["method"],
