@@ -19,7 +19,7 @@ from gateway.dataplane.context.head_reader import (
     session_of,
     units_of,
 )
-from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
+from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -136,6 +136,7 @@ class CallPlan:
         operation = self.rpc.operation if self.rpc is not None else SERVICE_OPERATIONS.get(self.path)
         if operation is not None:
             self.error = settings.operation_access.restriction(operation, named)
+        self.error = self.error or find_contradiction(fields, snapshot)
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
@@ -258,12 +259,17 @@ class CallHead:
         self.session = session_of(snapshot, own, plan.shared) if snapshot.session_field else None
         self.units = units_of(snapshot, own, plan.shared) if snapshot.unit_fields else None
         self.error = plan.error
-        timeout = plan.timeout
+        timeout, known = plan.timeout, None
         for name, value in own:
             if name == _REQUEST_ID:
                 self.id = value
             elif name == _TIMEOUT:
                 timeout = value
+            elif name in snapshot.deciding_fields:
+                if known is None:
+                    known = {name: value}
+                elif known.setdefault(name, value) != value:
+                    self.error = contradiction(name)
         if timeout is not None:
             self.timeout = read_timeout(timeout)
             if self.timeout is None:
@@ -314,7 +320,10 @@ class CallHeadBuilder:
         snapshot = head.plan.snapshot
         self._head = head
         # Where more of the fields is read than ids and what passes on, they are read one by one.
-        self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
+        self._is_plain = not (snapshot.session_field or snapshot.unit_fields or _TIMEOUT in names)
+        if self._is_plain and snapshot.limit_fields:
+            deciding = [name for name, _ in head.own + own if name in snapshot.deciding_fields]
+            self._is_plain = len(deciding) == len(set(deciding))
         self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=None)
         # The bytes before the value of each field that passes on, and the field's index.
         self._pieces = [

@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
+from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, contradiction
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -123,7 +123,7 @@ class Request:
         self.id = plan.request_id
         self.json_length = plan.json_length
         self.length = plan.head.length
-        length = None
+        length = known = None
         for name, value in own:
             if name == _LENGTH:
                 if length is not None or self.length != 0:
@@ -136,6 +136,11 @@ class Request:
                 if self.json_length is not None:
                     raise ValueError("the field inference-header-content-length stands more than once")
                 self.json_length = value
+            elif name in plan.snapshot.deciding_fields:
+                if known is None:
+                    known = {name: value}
+                elif known.setdefault(name, value) != value:
+                    self.plan = plan.refused(contradiction(name))
         snapshot = plan.snapshot
         self.session = session_of(snapshot, own, plan.head.fields) if snapshot.session_field else None
         self.units = units_of(snapshot, own, plan.head.fields) if snapshot.unit_fields else None

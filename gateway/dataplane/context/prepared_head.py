@@ -12,7 +12,7 @@ from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Settings
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
     INFERENCE_OPERATIONS,
@@ -175,7 +175,8 @@ class PreparedHead:
             forced=forced,
             principal=principal,
         )
-        if not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
+        self.error = find_contradiction(head.fields, snapshot)
+        if self.error is None and not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
             self.error = ambiguous_path(path)
         if self.error is None and call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
@@ -327,6 +328,20 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     if arm is None:
         return None
     return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
+
+
+def find_contradiction(fields: list[Field], snapshot: Snapshot) -> GatewayError | None:
+    """Why a head is refused in which a field that decides stands twice with different values: the engine would get
+    both. None where each has one value."""
+    known: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if name in snapshot.deciding_fields and known.setdefault(name, value) != value:
+            return contradiction(name)
+    return None
+
+
+def contradiction(name: bytes) -> GatewayError:
+    return bad_request(f"the field {name.decode('latin-1')} stands twice with different values")
 
 
 def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None:

@@ -262,6 +262,11 @@ class Snapshot:
         self.forcing_field = rules.forcing.header.encode()
         self.forcing_key_field = rules.forcing.key_header.encode()
         self.own_fields = frozenset({self.forcing_field, self.forcing_key_field})
+        # Fields that decide what happens to a request: rules read the first of a name, engines may read another
+        headers = {name.encode() for name in self.headers_used}
+        self.deciding_fields = frozenset(
+            {*headers, self.session_field, *self.unit_fields, *self.limit_fields, *self.own_fields} - {b"", b"cookie"}
+        )
         self.is_mirrored = False
         for route, declared in zip(self.table.routes, rules.routes, strict=True):
             if declared.shadow is not None:
