@@ -75,12 +75,14 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of the key of a call; `id` is its entry's in the keys file, empty for the gateway's own key."""
+    """The owner of the key of a call; `id` is the key's, empty where the gateway requires none."""
 
     name: str
     role: Role
     id: str = ""
-    expires: float | None = None  # seconds since 1970
+
+
+ANONYMOUS = Caller("anonymous", Role.admin)
 
 
 class KeysError(Exception):

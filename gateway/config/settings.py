@@ -9,8 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gateway.config.operation_access import OperationAccess
-from gateway.net.listener_tls import ListenerTls
+from gateway.protocol.json_bounds import JsonBounds
+
+# What a compressed body may hold whatever its ratio.
+_FREE_INFLATED_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerTls:
+    """TLS on the listener: PEM files; `client_ca` requires client certificates signed by it."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +30,21 @@ class Limits:
 
     max_header_bytes: int = 64 * 1024  # request line and headers together: 431 beyond
     max_body_bytes: int = 64 * 1024 * 1024  # Triton's own default: 413 beyond
+    # Of a compressed body or message that the gateway must read; and how many times as long as its wire form, beyond
+    # the first 1 MiB. Bodies that pass through are not inflated.
+    max_inflated_bytes: int = 8 * 1024 * 1024
+    max_inflation_ratio: int = 100
+    # Values and keys of a JSON body that the gateway must read whole: 413 beyond. Four numbers of a tensor count as
+    # one, an object as four, an array as three.
+    max_json_values: int = 1_000_000
+    max_request_items: int = 4096  # messages, parts, tools, prompts, tensors and parameters of such a body together
     # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read
     # reads up to 256 KiB at once, in addition.
     high_water_bytes: int = 256 * 1024
+    # What a worker, and one client connection, may hold of requests that must be whole before they go on: above it the
+    # largest is shed.
+    max_buffered_bytes: int = 256 * 1024 * 1024
+    max_connection_buffered_bytes: int = 128 * 1024 * 1024
     window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is consumed
     retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
@@ -34,6 +57,16 @@ class Limits:
     max_resets: int = 2000  # gRPC calls that one connection may break off in a burst, a twentieth of it each second
     max_connections: int = 0  # client connections per worker (0: as many as the system allows)
 
+    def most_inflated(self, size: int) -> int:
+        """How long a compressed body of this size may be once it is inflated."""
+        allowed = max(_FREE_INFLATED_BYTES, size * self.max_inflation_ratio)
+        return min(allowed, self.max_inflated_bytes, self.max_body_bytes)
+
+    @property
+    def json_bounds(self) -> JsonBounds:
+        """What a JSON body may have that is read whole."""
+        return JsonBounds(self.max_json_values, self.max_request_items)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -44,7 +77,7 @@ class Settings:
     grpc_port: int = 8001
     admin_port: int = 8002
     admin_host: str = "127.0.0.1"
-    admin_keys: Path | None = None  # who may use the admin API; without it this gateway's user, on this host
+    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and only they
     open_metrics: bool = False  # /metrics needs no key even if there are keys
     id: str = "triton"  # the server's name in /v2, as Triton's own `--id`: clients compare it
     workers: int = 1
@@ -61,9 +94,6 @@ class Settings:
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
     ready_when: Literal["all", "any"] = "all"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
-    operation_access: OperationAccess = field(default_factory=OperationAccess)
-    # Names of models in paths may have encoded slashes, backslashes, NULs and dot segments: engines may read others
-    encoded_slashes: bool = False
     trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)

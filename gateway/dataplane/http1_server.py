@@ -101,6 +101,7 @@ class Http1ServerConnection(Http1Server):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.plane.connections.discard(self)
+        self.plane.held.release(self)
         self.plane.num_lingering -= self._state is ParserState.LINGER
         handler, self._handler = self._handler, None
         if handler is not None:
@@ -146,7 +147,7 @@ class Http1ServerConnection(Http1Server):
 
     def _head_received(self, head: bytes, body: bytes) -> None:
         try:
-            request = self.plane.read(head, self.peer)
+            request = self.plane.read(head)
         except GatewayError as error:
             self._give_up(error)
             return
@@ -175,6 +176,8 @@ class Http1ServerConnection(Http1Server):
             handler.body_received(b"", False)
 
     def _body_received(self, data: bytes, ended: bool) -> None:
+        if ended:
+            self.plane.held.release(self)
         if (data or ended) and self._handler is not None:
             self._handler.body_received(data, ended)
 
@@ -190,6 +193,10 @@ class Http1ServerConnection(Http1Server):
         return limits.idle_timeout if owed in (Owed.FIRST_HEAD, Owed.NEXT_HEAD) else limits.body_timeout
 
     # Called by handlers
+
+    def hold_body(self) -> None:
+        self.expect_body()
+        self.plane.held.hold(self, self._body.num_bytes, self)
 
     def relay(
         self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
@@ -260,6 +267,7 @@ class Http1ServerConnection(Http1Server):
     def _give_up(self, error: GatewayError) -> None:
         """Answer what cannot be read on, and close the connection."""
         self._state = ParserState.BODY
+        self.plane.held.release(self)
         handler, self._handler = self._handler, None
         if handler is None:
             self.plane.metrics.unrouted.count_error(error.kind.value)
@@ -289,6 +297,7 @@ class Http1ServerConnection(Http1Server):
         handler, self._handler = self._handler, None
         if handler is None:
             return
+        self.plane.held.release(self)
         has_begun = handler.begun
         handler.client_gone(error.kind.value, error.status.http)
         if not has_begun:

@@ -21,10 +21,9 @@ class Limit:
 
     __slots__ = ("accounts", "counts", "read_key", "spec")
 
-    def __init__(self, spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False) -> None:
-        """`is_verified`: the rules have `auth:`, so tenants and keys are those of verified callers."""
+    def __init__(self, spec: LimitSpec, identity: IdentitySpec) -> None:
         self.spec = spec
-        self.read_key = reader_of(spec, identity, is_verified=is_verified)
+        self.read_key = reader_of(spec, identity)
         self.accounts: dict[LimitKey, Account] = {}
         self.counts = Counts()
 

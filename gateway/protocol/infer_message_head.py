@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from gateway.protocol.datatypes import data_bytes
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.protobuf_wire import (
     BYTES,
     END_GROUP,
@@ -27,13 +28,17 @@ from gateway.protocol.protobuf_wire import (
     skip,
     write_varint,
 )
-from gateway.protocol.v2_facts import BodyFacts, InputFacts, Scalar
+from gateway.protocol.v2_facts import MAX_RANK, NO_BODY, BodyFacts, InputFacts, Scalar
 
 MODEL_TAG = 0x0A  # field 1, bytes
 _VERSION_TAG = 0x12
 _ID_TAG = 0x1A
 _FIRST_TENSOR_TAG = 0x2A  # field 5, bytes
 _MAX_NAME_BYTES = 64 * 1024
+_MAX_SPANS = 16
+# Of a long message: each is a tensor, a parameter, or what no reader knows.
+_MAX_FIELDS = 4096
+_LONG_BYTES = 64 * 1024
 
 
 class Names(NamedTuple):
@@ -52,12 +57,24 @@ class NamesReader:
     begin, the names can be acted on: `settle`. A message that names something else after that is refused.
     """
 
-    __slots__ = ("_at", "_buffer", "_groups", "_is_settled", "_model", "_skip", "_spans", "_version", "may_settle")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_fields_left",
+        "_groups",
+        "_is_settled",
+        "_model",
+        "_skip",
+        "_spans",
+        "_version",
+        "may_settle",
+    )
 
     def __init__(self) -> None:
         self._at = 0  # of the buffer's start in the message
         self._buffer = b""
         self._skip = 0  # bytes of a field that is skipped
+        self._fields_left = _MAX_FIELDS
         self._groups: list[int] = []  # the numbers of those under way
         self._model = b""
         self._version = b""
@@ -86,6 +103,9 @@ class NamesReader:
         try:
             while at < len(data):
                 at = self._read_field(data, at)
+                self._fields_left -= 1
+                if not self._fields_left:
+                    raise too_many_fields()
         except IndexError:  # the field goes on in the next piece
             pass
         self._skip = max(0, at - len(data))
@@ -124,6 +144,8 @@ class NamesReader:
         if tag == MODEL_TAG:
             self._model = name
             self._spans += ((self._at + start, self._at + stop),)
+            if len(self._spans) > _MAX_SPANS:
+                raise too_many_names()
         else:
             self._version = name
         return stop
@@ -141,6 +163,8 @@ def read_names(data: bytes, at: int, end: int) -> Names:
     """Read a whole message, which stands in `data` from `at` to `end`; spans count from `at`. Raises:
     GatewayError(BAD_REQUEST) where it is no protobuf message."""
     begin = at
+    if end - at > _LONG_BYTES:
+        _check_fields(data, at, end)
     model = version = request_id = b""
     spans: tuple[tuple[int, int], ...] = ()
     try:
@@ -159,6 +183,8 @@ def read_names(data: bytes, at: int, end: int) -> Names:
                 if tag == MODEL_TAG:
                     model = data[at:stop]
                     spans += ((start - begin, stop - begin),)
+                    if len(spans) > _MAX_SPANS:
+                        raise too_many_names()
                 elif tag == _VERSION_TAG:
                     version = data[at:stop]
                 elif tag == _ID_TAG:
@@ -175,6 +201,27 @@ def read_names(data: bytes, at: int, end: int) -> Names:
     if at != end:
         raise malformed()
     return Names(model, version, request_id, spans)
+
+
+def too_many_names() -> GatewayError:
+    return GatewayError(ErrorKind.BAD_REQUEST, f"the message names its model more than {_MAX_SPANS} times")
+
+
+def too_many_fields() -> GatewayError:
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the message has more than {_MAX_FIELDS} fields")
+
+
+def _check_fields(data: bytes, at: int, end: int) -> None:
+    """Raises: GatewayError(BODY_TOO_LARGE) where a message has too many fields."""
+    for _ in range(_MAX_FIELDS):
+        if at >= end:
+            return
+        try:
+            tag, at = read_tag(data, at)
+            at = skip(data, at, tag)
+        except IndexError:
+            return  # the reader reports it
+    raise too_many_fields()
 
 
 def renamed(message: bytes, names: Names, model: bytes) -> bytes:
@@ -213,12 +260,12 @@ def read_body_facts(message: bytes) -> BodyFacts:
     )
 
 
-def facts_or_error(message: bytes) -> BodyFacts:
-    """The same, for rules, which refuse a message that they need and cannot read."""
+def facts_or_none(message: bytes) -> BodyFacts:
+    """The same, for rules: a message that cannot be read has no facts, and its receiver reports the error."""
     try:
         return read_body_facts(message)
-    except GatewayError as error:
-        return BodyFacts(error=error)
+    except GatewayError:
+        return NO_BODY
 
 
 def _add_parameter(parameters: dict[str, Scalar], entry: bytes) -> None:
@@ -244,9 +291,11 @@ def _input(tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
     """An InferInputTensor: name, datatype, shape, bytes of its data; None where these are raw and stand elsewhere."""
     name, datatype = "", ""
     shape: list[int] = []
-    contents: bytes | None = None
+    contents: list[bytes] = []
     parameters: dict[str, Scalar] = {}
-    for number, kind, value in fields(tensor):
+    for at, (number, kind, value) in enumerate(fields(tensor)):
+        if at >= _MAX_FIELDS:
+            raise too_many_fields()
         if kind == VARINT and isinstance(value, int):
             if number == 3:
                 shape.append(_signed(value))
@@ -256,19 +305,23 @@ def _input(tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
             elif number == 2:
                 datatype = value.decode("utf-8", "replace")
             elif number == 3:
-                shape += [_signed(axis) for axis in _packed(value)]
+                shape += [_signed(axis) for axis in islice(_packed(value), MAX_RANK + 1)]
             elif number == 4:
                 _add_parameter(parameters, value)
             elif number == 5:
-                contents = (contents or b"") + value
+                contents.append(value)
+    if len(shape) > MAX_RANK:
+        raise bad_request(f"input '{name}' has more than {MAX_RANK} axes")
     declared = parameters.get("shared_memory_byte_size")
     if isinstance(declared, int):
         return name, datatype, tuple(shape), declared
-    if contents is None:
+    if not contents:
         return name, datatype, tuple(shape), None
     size = data_bytes(datatype, tuple(shape))
     if size is None:
-        size = sum(len(value) for number, _, value in fields(contents) if number == 8 and isinstance(value, bytes))
+        size = sum(
+            len(value) for number, _, value in fields(b"".join(contents)) if number == 8 and isinstance(value, bytes)
+        )
     return name, datatype, tuple(shape), size
 
 

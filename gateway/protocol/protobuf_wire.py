@@ -14,6 +14,7 @@ VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
 _MAX_TAG = (1 << 32) - 1
 _MAX_TAG_BYTES = 5
 MAX_DEPTH = 100
+_MAX_GROUP_FIELDS = 4096  # with all that is in it: no V2 message has groups
 _64_BITS = (1 << 64) - 1
 
 Field = tuple[int, int, int | bytes]  # number, wire type, value
@@ -96,7 +97,11 @@ def skip(data: bytes, at: int, tag: int) -> int:
 
 def _skip_group(data: bytes, at: int, tag: int) -> int:
     groups = [tag >> 3]
+    num_fields = 0
     while groups:
+        num_fields += 1
+        if num_fields > _MAX_GROUP_FIELDS:
+            raise malformed()
         tag, at = read_tag(data, at)
         if tag & 7 == START_GROUP:
             groups.append(tag >> 3)

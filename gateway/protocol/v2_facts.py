@@ -14,8 +14,8 @@ from typing import Any, TypeGuard
 import orjson
 
 from gateway.protocol.datatypes import data_bytes
-from gateway.protocol.errors import GatewayError, bad_request
-from gateway.protocol.json_reader import read_json
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
+from gateway.protocol.json_bounds import BOUNDS, SHORT_BYTES, JsonBounds
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 
 Scalar = str | int | float | bool
@@ -38,7 +38,6 @@ class BodyFacts:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     inputs: tuple[InputFacts, ...] = ()
     has_image: bool = False  # some message has an image in it
-    error: GatewayError | None = None  # why the body cannot be read; a rule that asks for it refuses the request
 
 
 NO_BODY = BodyFacts()
@@ -48,18 +47,22 @@ NO_BODY = BodyFacts()
 MAX_RANK = 64
 # The parameters of a request, first in it or behind its id.
 _PARAMETERS = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?"parameters"\s*:\s*(\{[^{}]*\})')
+_DATA_KEY = b'"data"'
+_DATA_OPENING = re.compile(rb'"data"\s*+:\s*+(?=\[)')
+_BETWEEN_MEMBERS = b", \t\r\n"
 # Where an input's data lies outside the JSON, one of these parameters tells its size.
 _SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
 
 
-def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
+def read_body_facts(operation: Operation, body: bytes, bounds: JsonBounds = BOUNDS) -> BodyFacts:
     """Read an inference's JSON; NO_BODY for other operations and for an empty JSON (a raw binary request). Raises:
-    GatewayError (BAD_REQUEST) where the JSON, or a field that rules could ask for, is malformed."""
+    GatewayError (BAD_REQUEST) where the JSON, or a field that rules could ask for, is malformed; (BODY_TOO_LARGE) where
+    it has more than `bounds` allow, beside the numbers of tensors."""
     if operation not in INFERENCE_OPERATIONS or not body:
         return NO_BODY
     try:
-        message = read_json(body)
-    except ValueError as error:
+        message = _read(body, bounds)
+    except orjson.JSONDecodeError as error:
         raise bad_request(f"failed to parse the request JSON: {error}") from error
     if not isinstance(message, dict):
         raise bad_request("the request JSON must be an object")
@@ -68,21 +71,61 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
     return BodyFacts(_generate_parameters(message))
 
 
-def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
-    """The parameters alone, a part of the price where inputs are not needed; none where the body cannot be read."""
+def read_parameters(operation: Operation, body: bytes, bounds: JsonBounds = BOUNDS) -> Mapping[str, Scalar]:
+    """The parameters alone, a part of the price where inputs are not needed; none where the body cannot be read.
+
+    Raises: GatewayError(BODY_TOO_LARGE), as `read_body_facts`.
+    """
     try:
         if operation is Operation.INFER:
             first = _parameters_before_inputs(body)
             if first is not None:
                 return _scalars(first)
-        message = read_json(body)
+        message = _read(body, bounds)
         if not isinstance(message, dict):
             return {}
         if operation is Operation.INFER:
             return _scalars(_object(message, "parameters"))
         return _generate_parameters(message)
-    except (ValueError, GatewayError):
+    except orjson.JSONDecodeError:
         return {}
+    except GatewayError as error:
+        if error.kind is ErrorKind.BODY_TOO_LARGE:
+            raise
+        return {}
+
+
+def _read(body: bytes, bounds: JsonBounds) -> Any:
+    """The document, where it is long without its tensors' numbers."""
+    return bounds.read(body if len(body) <= SHORT_BYTES else without_numbers(body))
+
+
+def without_numbers(body: bytes) -> bytes:
+    """JSON with `[]` for each array of numbers under a key `data`: rules read their types and shapes alone.
+
+    An unescaped quote before `data"` begins a text, and nothing in an array of scalars but texts holds a quote, so what
+    lies between the key's bracket and the next quote or brace is arrays and scalars, or ends with the start of a text.
+    """
+    pieces: list[bytes] = []
+    done = at = 0
+    while (at := body.find(_DATA_KEY, at)) >= 0:
+        found = _DATA_OPENING.match(body, at) if body[at - 1 : at] != b"\\" else None
+        at += len(_DATA_KEY)
+        if found is None:
+            continue
+        start = found.end()
+        quote = body.find(b'"', start)
+        stop = quote if quote >= 0 else len(body)
+        brace = body.find(b"}", start, stop)
+        stop = brace if brace >= 0 else stop
+        while stop > start and body[stop - 1] in _BETWEEN_MEMBERS:
+            stop -= 1
+        is_whole = body.count(b"[", start, stop) == body.count(b"]", start, stop)
+        if is_whole and body.find(b"{", start, stop) < 0:
+            pieces += (body[done:start], b"[]")
+            done = at = stop
+    pieces.append(body[done:])
+    return b"".join(pieces)
 
 
 def _parameters_before_inputs(body: bytes) -> dict[str, Any] | None:

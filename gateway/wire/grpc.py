@@ -40,14 +40,19 @@ def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise GatewayError(ErrorKind.BAD_REQUEST, f"a compressed message is malformed: {error}") from error
     if len(content) > limit:
-        raise GatewayError(
-            ErrorKind.BODY_TOO_LARGE, f"a compressed message holds more than {limit} bytes (--max-body-bytes)"
-        )
+        raise inflated_too_long("a compressed message", len(message), limit)
     if not decompressor.eof:
         raise GatewayError(ErrorKind.BAD_REQUEST, "a compressed message ends too early")
     if decompressor.unused_data:  # readers differ in whether these belong to the message
         raise GatewayError(ErrorKind.BAD_REQUEST, "bytes stand behind the end of a compressed message")
     return content
+
+
+def inflated_too_long(what: str, size: int, limit: int) -> GatewayError:
+    """`what`, of this size, holds more than it may."""
+    bounds = "--max-inflated-bytes, --max-inflation-ratio, --max-body-bytes"
+    message = f"{what} of {size} bytes holds more than {limit} bytes ({bounds})"
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, message)
 
 
 # Shared by readers without a partial message; never modified.
@@ -65,6 +70,11 @@ class MessageReader:
         self._size = 0
         self._needed = PREFIX_BYTES
         self.is_between_messages = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of an incomplete message that are held."""
+        return self._size
 
     def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
         """The messages that are complete, each with whether it is compressed. Raises: GatewayError (BODY_TOO_LARGE,

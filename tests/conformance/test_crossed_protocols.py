@@ -23,13 +23,10 @@ pytestmark = pytest.mark.triton
 RULES = "version: 1\nengines: {{it: {{endpoints: ['{url}']}}}}\nroutes: [{{name: all, engine: it}}]\n"
 
 
-OPEN = ["--allow-control", "all"]
-
-
 @pytest.fixture(scope="module")
 def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with Triton's REST address alone."""
-    server = GatewayProcess.start(RULES.format(url=triton.http_url), tmp_path_factory.mktemp("rest"), extra_args=OPEN)
+    server = GatewayProcess.start(RULES.format(url=triton.http_url), tmp_path_factory.mktemp("rest"))
     yield server.wait_ready()
     server.stop()
 
@@ -37,8 +34,7 @@ def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def grpc_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with Triton's gRPC address alone."""
-    rules = RULES.format(url=f"grpc://{triton.grpc_url}")
-    server = GatewayProcess.start(rules, tmp_path_factory.mktemp("grpc"), extra_args=OPEN)
+    server = GatewayProcess.start(RULES.format(url=f"grpc://{triton.grpc_url}"), tmp_path_factory.mktemp("grpc"))
     yield server.wait_ready()
     server.stop()
 

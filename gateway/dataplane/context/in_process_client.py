@@ -38,6 +38,9 @@ class ReplySink(ABC):
     def reply_broken(self, event: bytes) -> None:
         """The reply ends in its middle; `event` is what the reader of a stream gets as the reason."""
 
+    def hold_body(self) -> None:  # noqa: B027
+        """What has come of the request's body is held until it is whole."""
+
     def pause_body(self) -> None:  # noqa: B027
         """No more of the request's body can be taken for now; nothing to do where it is whole."""
 
@@ -102,6 +105,9 @@ class InProcessClient:
 
     def expect_body(self) -> None:
         """The request's body needs no leave."""
+
+    def hold_body(self) -> None:
+        self._sink.hold_body()
 
     def pause_body(self) -> None:
         self._sink.pause_body()

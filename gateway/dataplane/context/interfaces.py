@@ -55,6 +55,9 @@ class Client(Protocol):
     def expect_body(self) -> None:
         """The body will be read: a client that waits for leave to send it gets it."""
 
+    def hold_body(self) -> None:
+        """As `expect_body`; what has come of it is held until it is whole, which may end the request."""
+
     def pause_body(self) -> None: ...
 
     def resume_body(self) -> None: ...

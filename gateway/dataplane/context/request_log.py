@@ -13,13 +13,13 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any, NamedTuple
 
+from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.request_body import RequestBody, decoded
+from gateway.dataplane.context.request_body import RequestBody, document
 from gateway.observability.access_log import AccessLog, AccessLogEntry
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
-from gateway.protocol.principal import Principal
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, Scalar
 from gateway.routing.decision import Facts, Target
 
@@ -44,8 +44,7 @@ class DecisionFacts(NamedTuple):
 
 class EndedRequest(NamedTuple):
     """A request that has ended, for the logs. `request_line` are its method and path, `status` is HTTP's, `reason` the
-    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty;
-    `principal` is the verified caller."""
+    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty."""
 
     peer: str
     request_line: tuple[str, str]
@@ -56,11 +55,12 @@ class EndedRequest(NamedTuple):
     target: Target | None = None
     endpoint: str = ""
     facts: DecisionFacts | None = None
-    principal: Principal | None = None
 
 
 # The request line of a request that could not be read.
 UNREAD = ("-", "-")
+# What is read of a body, whatever the rules may read.
+_LIMITS = Limits()
 
 
 def decision_facts(request: Request, body: RequestBody | None = None) -> DecisionFacts | None:
@@ -78,16 +78,12 @@ def _facts_in(request: Request, body: RequestBody) -> BodyFacts | None:
         return NO_BODY
     if not (body.is_complete and body.can_be_sent_again):
         return None
-    if request.plan.api is None or request.plan.api in OF_V2:
-        return body.facts(request.plan.call.operation, _MAX_BODY_BYTES)
     try:
-        return read_generation_facts(decoded(request, body.held(), _MAX_BODY_BYTES))
+        if request.plan.api is None or request.plan.api in OF_V2:
+            return body.facts(request.plan.call.operation, _LIMITS)
+        return read_generation_facts(document(request, body.held(), _LIMITS))
     except GatewayError:
         return NO_BODY
-
-
-# Of a compressed body, once it is decoded.
-_MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class DecisionSampler:
@@ -147,8 +143,6 @@ class DecisionSampler:
                 "facts": self._facts(known),
             }
         )
-        if ended.principal is not None:
-            self._waiting[-1] |= {"tenant": _text(ended.principal.tenant), "key": _text(ended.principal.key)}
         if len(self._waiting) >= _MAX_WAITING:
             self.flush()
         else:
@@ -267,7 +261,7 @@ class RequestLog:
         if self._access_log is None:
             return
         method, path = ended.request_line
-        target, principal = ended.target, ended.principal
+        target = ended.target
         self._access_log.write(
             AccessLogEntry(
                 peer=ended.peer,
@@ -281,8 +275,6 @@ class RequestLog:
                 reason=ended.reason,
                 seconds=ended.seconds,
                 request_id=ended.request_id.decode("latin-1"),
-                tenant=principal.tenant if principal is not None else "",
-                key=principal.key if principal is not None else "",
             )
         )
 

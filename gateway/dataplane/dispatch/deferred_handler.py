@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
-from gateway.dataplane.context.prepared_head import no_route, undecided
+from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
@@ -78,7 +78,7 @@ class BufferingHandler(DeferredHandler):
     def _chosen(self) -> Chosen | None:
         chosen = self._choose(self._client, self._request, self._body)
         if chosen is None:
-            self._client.expect_body()
+            self._client.hold_body()
         return chosen
 
 
@@ -99,12 +99,12 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
     plan = request.plan
     decision = plan.decide(None, request.session, request.units)
     if decision is Undecided.NEEDS_BODY:
-        facts = body.facts(plan.call.operation, client.plane.settings.limits.max_body_bytes)
+        facts = body.facts(plan.call.operation, client.plane.settings.limits)
         if facts is None:
             return None
         decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
-        raise undecided(decision, plan.facts)
+        raise no_route(plan.facts)
     return serve(client, request, plan.snapshot.target_of(decision), decision.session), body.held()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, undecided
+from gateway.dataplane.context.prepared_head import PreparedHead, no_route
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
@@ -29,7 +30,7 @@ def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) 
         plan = request.plan.for_model(name.name)
         route_target, session = plan.route_target, None
         if route_target is None or route_target.needs_session:
-            route_target, session = _decided(plan, request, body)
+            route_target, session = _decided(plan, request, body, client.plane.settings.limits)
         if session is not None and route_target.is_sticky:
             known = client.plane.affinity.lookup_cached(route_target, session)
             if known is None:
@@ -56,10 +57,11 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
     Raises: GatewayError.
     """
     plan = request.plan
+    limits = client.plane.settings.limits
     if plan.encoding is not None:
-        body = decoded(request, body, client.plane.settings.limits.max_body_bytes)
+        body = decoded(request, body, limits)
         request = request.of(plan.decoded(), len(body))
-    name = find_model(body)
+    name = find_model(body, limits.json_bounds)
     if name is None:
         what = "the body must be a JSON object that names its 'model' by a string"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
@@ -69,7 +71,9 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
     return request, body, name
 
 
-def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTarget, AnySession | None]:
+def _decided(
+    plan: PreparedHead, request: Request, body: bytes, limits: Limits
+) -> tuple[RouteTarget, AnySession | None]:
     """The target and the session of one request, where its head and its model alone do not decide.
 
     Raises: GatewayError.
@@ -78,9 +82,10 @@ def _decided(plan: PreparedHead, request: Request, body: bytes) -> tuple[RouteTa
         raise plan.error
     decision = plan.decide(None, request.session, request.units)
     if decision is Undecided.NEEDS_BODY:
-        decision = plan.decide(read_generation_facts(body), request.session, request.units)
+        facts = read_generation_facts(body, limits.json_bounds)
+        decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
-        raise undecided(decision, plan.facts)
+        raise no_route(plan.facts)
     return plan.snapshot.target_of(decision), decision.session
 
 

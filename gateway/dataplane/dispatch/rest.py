@@ -32,7 +32,7 @@ from gateway.config.specs import HistorySpec
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, decoded
+from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, document
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget
 from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
@@ -81,24 +81,24 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
         if plan.call.names_its_model_in_the_body:
             return route_on_model(client, request, body, serve_mirrored)
         route_target, selector = plan.route_target, plan.arm_selector
-        if (
-            route_target is not None
-            and route_target.needs_session
-            and plan.encoding is None
-            and _body_may_name_session(request)
-        ):
-            return serve(client, request, route_target, _session_in_body(request, body)), body
-        if selector is not None and plan.encoding is None:
-            return _on_arm(client, request, body, selector), body
-        if route_target is None and not plan.is_fleet:
-            whole = RequestBody(request, len(body))
-            whole.add(body, True)
-            try:
+        try:
+            if (
+                route_target is not None
+                and route_target.needs_session
+                and plan.encoding is None
+                and _body_may_name_session(request)
+            ):
+                return serve(client, request, route_target, _session_in_body(client, request, body)), body
+            if selector is not None and plan.encoding is None:
+                return _on_arm(client, request, body, selector), body
+            if route_target is None and not plan.is_fleet:
+                whole = RequestBody(request, len(body))
+                whole.add(body, True)
                 chosen = route_on_body(client, request.timed(), whole, serve)
-            except GatewayError as error:
-                return ErrorHandler(client, request, error), body
-            if chosen is not None:
-                return chosen
+                if chosen is not None:
+                    return chosen
+        except GatewayError as error:
+            return ErrorHandler(client, request, error), body
     return handler_for(client, request), body
 
 
@@ -123,7 +123,7 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
     """The handler of a request whose arm its unit chooses."""
     session: AnySession | None = request.session
     if selector.needs_session and session is None and _body_may_name_session(request):
-        session = _session_in_body(request, body)
+        session = _session_in_body(client, request, body)
     affinity = client.plane.affinity
     if selector.is_sticky and type(session) is str:  # a sequence has a place only until it ends
         routed = affinity.routed(selector, session)
@@ -155,8 +155,11 @@ def _body_may_name_session(request: Request) -> bool:
     return request.session is None and bool(snapshot.session_words) and operation in INFERENCE_OPERATIONS
 
 
-def _session_in_body(request: Request, body: bytes) -> AnySession | None:
-    """The session that a whole body names. Most name none, which a search shows without parsing."""
+def _session_in_body(client: Client, request: Request, body: bytes) -> AnySession | None:
+    """The session that a whole body names. Most name none, which a search shows without parsing.
+
+    Raises: GatewayError(BODY_TOO_LARGE) where it has too many values.
+    """
     plan = request.plan
     length = request.json_length
     end = int(length) if length is not None and length.isdigit() and len(length) < _MAX_DIGITS else len(body)
@@ -165,7 +168,7 @@ def _session_in_body(request: Request, body: bytes) -> AnySession | None:
             break
     else:
         return None
-    parameters = read_parameters(plan.call.operation, body[:end])
+    parameters = read_parameters(plan.call.operation, body[:end], client.plane.settings.limits.json_bounds)
     return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
 
 
@@ -262,7 +265,7 @@ def _serve_session(
         return ConversationHandler(client, request, route_target, session, history, _backend(route_target))
 
     def choose(client: Client, request: Request, body: bytes) -> Chosen:
-        plain = decoded(request, body, client.plane.settings.limits.max_body_bytes)
+        plain = document(request, body, client.plane.settings.limits)
         if history.engine_holds_state:
             request, body = held_by_engine(request, plain, route_target, id_of(session), history.session_field)
         elif _is_text(request, plain):

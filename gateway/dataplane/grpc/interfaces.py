@@ -112,6 +112,9 @@ class ClientCall(CallHandler):
         if self._is_over:
             return False
         self._is_over = True
+        held = self._client.plane.held
+        if held.total:
+            held.release(self)
         if self._slot is not None:
             self._slot.discard(self)
             self._slot = None
@@ -193,6 +196,5 @@ def log_call(
         target=route_target.spec if route_target is not None else None,
         endpoint=endpoint,
         facts=facts,
-        principal=head.plan.principal,
     )
     client.plane.request_log.add(ended)

@@ -71,11 +71,17 @@ class LocalCall(ClientCall):
         if self._is_over:
             return
         self._active_at = monotonic()
-        limit = self._client.plane.settings.limits.max_body_bytes
+        limits = self._client.plane.settings.limits
         try:
             for is_compressed, message in self._reader.feed(data):
-                self._take(decompress(message, self._head.plan.encoding, limit) if is_compressed else message)
+                if is_compressed:
+                    message = decompress(message, self._head.plan.encoding, limits.most_inflated(len(message)))
+                self._take(message)
             if not ended:
+                if not self._reader.is_between_messages:
+                    self._client.plane.held.hold(self, self._reader.size, self._client)
+                    if self._is_over:
+                        return
                 self._owed += len(data)
                 if not stream.is_waiting:
                     self._credit()

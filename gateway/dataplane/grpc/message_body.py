@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gateway.config.settings import Limits
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_error, read_names, renamed
+from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
 from gateway.protocol.llm.request_facts import prompt_of_message
 from gateway.protocol.message_layouts import read_repeated
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts
@@ -39,7 +40,7 @@ class CompleteMessage:
         """Nothing follows."""
 
     def facts(self) -> BodyFacts | None:
-        return facts_or_error(self._data[PREFIX_BYTES:])
+        return facts_or_none(self._data[PREFIX_BYTES:])
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         if model is None:
@@ -78,16 +79,16 @@ def whole_message(data: bytes, limit: int) -> CompleteMessage | None:
 class PiecewiseMessage:
     """A message that comes in pieces, or compressed.
 
-    A message up to `hold_bytes` is read whole, so that names which come late or twice count as in protobuf; of a longer
-    one, the names are acted on as soon as its tensors begin. Up to `replay_bytes` are kept to be sent again.
+    A message up to `high_water_bytes` is read whole, so that names which come late or twice count as in protobuf; of a
+    longer one, the names are acted on as soon as its tensors begin. Up to `retry_body_bytes` are kept to be sent again.
     """
 
-    def __init__(self, encoding: bytes, *, limit: int, hold_bytes: int, replay_bytes: int) -> None:
-        """`encoding` is the call's `grpc-encoding`; `limit` is the longest message, in bytes."""
+    def __init__(self, encoding: bytes, limits: Limits) -> None:
+        """`encoding` is the call's `grpc-encoding`."""
         self._encoding = encoding
-        self._limit = limit
-        self._hold_bytes = hold_bytes
-        self._replay_bytes = replay_bytes
+        self._limits = limits
+        self._hold_bytes = limits.high_water_bytes
+        self._replay_bytes = limits.retry_body_bytes
         self._pieces: list[bytes] = []
         self._has_prefix = False
         self._message_bytes = 0
@@ -125,7 +126,7 @@ class PiecewiseMessage:
             if not self._has_prefix or self.size < PREFIX_BYTES + self._message_bytes:
                 return None
             self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
-        return facts_or_error(self._plain) if self._plain else NO_BODY
+        return facts_or_none(self._plain) if self._plain else NO_BODY
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         """All that has come so far, ready to be sent; `model` replaces the model's name. `keeps`: it may be sent twice;
@@ -152,7 +153,7 @@ class PiecewiseMessage:
         assert self.names is not None
         data = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
         if self._is_compressed:
-            data = self._plain if self._plain is not None else decompress(data, self._encoding, self._limit)
+            data = self._plain if self._plain is not None else self._inflated(data)
         return data if model is None else renamed(data, self.names, model)
 
     def keep_up_to(self, size: int) -> None:
@@ -177,8 +178,8 @@ class PiecewiseMessage:
         flag, size = PREFIX.unpack_from(self._joined())
         if flag > 1:
             raise GatewayError(ErrorKind.BAD_REQUEST, "the message's first byte is neither 0 nor 1")
-        if size > self._limit:
-            raise too_long(size, self._limit)
+        if size > self._limits.max_body_bytes:
+            raise too_long(size, self._limits.max_body_bytes)
         self._is_compressed = flag == 1
         self._has_prefix = True
         self._message_bytes = size
@@ -188,7 +189,7 @@ class PiecewiseMessage:
         if self.size >= stop:
             whole = self._joined()
             if self._is_compressed:
-                self._plain = decompress(whole[PREFIX_BYTES:stop], self._encoding, self._limit)
+                self._plain = self._inflated(whole[PREFIX_BYTES:stop])
                 self.names = read_names(self._plain, 0, len(self._plain))
             else:
                 self.names = read_names(whole, PREFIX_BYTES, stop)
@@ -200,6 +201,9 @@ class PiecewiseMessage:
             self._reader.feed(data)
             if self._reader.may_settle:
                 self.names = self._reader.settle()
+
+    def _inflated(self, data: bytes) -> bytes:
+        return decompress(data, self._encoding, self._limits.most_inflated(len(data)))
 
     def _renamed(self, data: bytes, model: bytes) -> bytes:
         names = self.names

@@ -54,7 +54,7 @@ class StreamCall(ClientCall):
         self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
         if decided is not None:
             self._router.keep(*decided)
-        self._requests = StreamRequests(self, self._router, head.plan.encoding, limits.max_body_bytes)
+        self._requests = StreamRequests(self, self._router, head.plan.encoding, limits)
         self._backends: dict[CallTarget, BackendStream] = {}
         self._num_backends = 0  # since the start
         self.responses = StreamResponses(stream, self.request_id, self._backends, limits.high_water_bytes)
@@ -92,6 +92,13 @@ class StreamCall(ClientCall):
             self._owed += len(data)
         else:
             stream.credit(len(data))
+
+    def holds(self, size: int) -> None:
+        held = self.plane.held
+        if size:
+            held.hold(self, size, self._client)
+        else:
+            held.release(self)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:

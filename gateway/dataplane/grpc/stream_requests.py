@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Protocol, cast
 
+from gateway.config.settings import Limits
 from gateway.dataplane.context.call_head import CallTarget
 from gateway.dataplane.grpc.stream_router import StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -30,19 +31,22 @@ class RequestReceiver(Protocol):
     def second_model_comes(self, first: Names) -> None:
         """Until now all messages were of one model; `first` are the names in the first of them."""
 
+    def holds(self, size: int) -> None:
+        """So much of a message that is not whole waits, which may end the call."""
+
     def requests_go_on(self, error: GatewayError | None) -> None:
         """Messages have waited; `error` is that of the next one."""
 
 
 class StreamRequests:
-    """Reads a client's messages; `limit` is the longest, in bytes."""
+    """Reads a client's messages; `limits` are the longest."""
 
-    def __init__(self, taker: RequestReceiver, router: StreamRouter, encoding: bytes, limit: int) -> None:
+    def __init__(self, taker: RequestReceiver, router: StreamRouter, encoding: bytes, limits: Limits) -> None:
         self._taker: RequestReceiver = taker
         self._router = router
         self._encoding = encoding  # of compressed ones
-        self._limit = limit
-        self._reader = MessageReader(limit)
+        self._limits = limits
+        self._reader = MessageReader(limits.max_body_bytes)
         self._queue = _NOTHING
         self._lookup: asyncio.Task[None] | None = None
         self._first: Names | None = None
@@ -75,8 +79,8 @@ class StreamRequests:
             and self._reader.is_between_messages
             and PREFIX.unpack_from(data) == (0, size - PREFIX_BYTES)
         ):  # mostly, a piece is one message, and goes on as it is
-            if size - PREFIX_BYTES > self._limit:
-                raise too_long(size - PREFIX_BYTES, self._limit)
+            if size - PREFIX_BYTES > self._limits.max_body_bytes:
+                raise too_long(size - PREFIX_BYTES, self._limits.max_body_bytes)
             names = read_repeated(data, PREFIX_BYTES, size)
             if self._is_of_first_model(names):
                 self._taker.take(data, None, names)
@@ -84,6 +88,7 @@ class StreamRequests:
                 self._queue_up([(False, data[PREFIX_BYTES:])])
         elif data:
             self._queue_up(self._reader.feed(data))
+            self._taker.holds(self._reader.size)
 
     def end(self) -> None:
         """The client sends no more.
@@ -109,7 +114,9 @@ class StreamRequests:
     def _go_on(self) -> None:
         while self._queue and self._lookup is None:
             is_compressed, message = self._queue[0]
-            plain = decompress(message, self._encoding, self._limit) if is_compressed else message
+            plain = message
+            if is_compressed:
+                plain = decompress(message, self._encoding, self._limits.most_inflated(len(message)))
             names = read_names(plain, 0, len(plain))
             is_of_first = self._is_of_first_model(names)
             is_sticky = self._router.reads_sessions and self._router.is_sticky(names, plain)

@@ -7,7 +7,7 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.prepared_head import undecided
+from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_silent
@@ -59,16 +59,16 @@ class UnaryCall(CallHandler):
                     if message is not None:
                         self._decide(message)
                         return
-                message = self._message = PiecewiseMessage(
-                    self.head.plan.encoding,
-                    limit=limits.max_body_bytes,
-                    hold_bytes=limits.high_water_bytes,
-                    replay_bytes=limits.retry_body_bytes,
-                )
+                message = self._message = PiecewiseMessage(self.head.plan.encoding, limits)
             message.add(data, ended)
             if not ended:
                 self._active_at = monotonic()
+                self.client.plane.held.hold(self, message.size, self.client)
+                if self._is_over:  # it was the largest of too many
+                    return
                 stream.credit(len(data))  # as far as the message's limit, since more is needed to decide
+            else:
+                self.client.plane.held.release(self)
             if message.names is not None and not self._is_looking_up:
                 self._decide(message)
         except GatewayError as error:
@@ -77,6 +77,7 @@ class UnaryCall(CallHandler):
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
             self._is_over = True
+            self.client.plane.held.release(self)
             self.client.plane.metrics.unrouted.count_error("client_gone")
             self._log(0, "client_gone", self.head.id or self.client.plane.new_request_id())
 
@@ -118,13 +119,12 @@ class UnaryCall(CallHandler):
                 return
             decision = head.plan.decide(names, facts, head)
         if isinstance(decision, Undecided):
-            raise undecided(decision, head.plan.facts(names))
+            raise no_route(head.plan.facts(names))
         target, session = decision
         if session is not None and target.route_target.is_sticky:
             self._look_up(message, target, session)
         else:
-            self._is_over = True
-            self._take_over(self, message, target, session)
+            self._go(message, target, session)
 
     def _look_up(self, message: MessageBody, target: CallTarget, session: AnySession) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
@@ -141,11 +141,14 @@ class UnaryCall(CallHandler):
     def _go(self, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:
         if not self._is_over:
             self._is_over = True
+            if not message.is_complete:
+                self.client.plane.held.release(self)
             self._take_over(self, message, target, session)
 
     def _fail(self, error: GatewayError) -> None:
         """Answer a call that no engine gets."""
         self._is_over = True
+        self.client.plane.held.release(self)
         client, head, status = self.client, self.head, error.status.http
         unrouted = client.plane.metrics.unrouted
         unrouted.count_error(error.kind.value)
@@ -153,6 +156,7 @@ class UnaryCall(CallHandler):
         request_id = head.id or client.plane.new_request_id()
         client.call_failed(self.stream, error, request_id, None, begun=False, code=None)
         self._log(status, error.kind.value, request_id)
+        self._message = None  # its memory: the client may have to read the reply yet
         client.call_ended(self.stream)
 
     def _log(self, status: int, reason: str, request_id: bytes) -> None:

@@ -126,6 +126,9 @@ class MirroringHandler(ForwardingHandler):
     def expect_body(self) -> None:
         self._client.expect_body()
 
+    def hold_body(self) -> None:
+        self._client.hold_body()
+
     def pause_body(self) -> None:
         self._client.pause_body()
 

@@ -64,7 +64,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:
-            request = client.plane.read.of_fields(*_head_of(block, has_body=not self._has_ended), client.peer)
+            request = client.plane.read.of_fields(*_head_of(block, has_body=not self._has_ended))
         except GatewayError as error:
             client.plane.metrics.unrouted.count_error(error.kind.value)
             client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
@@ -85,6 +85,8 @@ class RestOverHttp2(CallHandler, ReplySink):
         if handler is None:
             return
         self._has_ended = ended
+        if ended:
+            self._client.plane.held.release(self)
         self._active_at = monotonic()
         self._size += len(data)
         limit = self._client.plane.settings.limits.max_body_bytes
@@ -99,6 +101,7 @@ class RestOverHttp2(CallHandler, ReplySink):
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         handler, self._handler = self._handler, None
+        self._client.plane.held.release(self)
         if handler is not None:
             handler.client_gone()
 
@@ -134,6 +137,7 @@ class RestOverHttp2(CallHandler, ReplySink):
     def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
         """End the request with an error; a reply that has begun breaks off, a stream of events with this event."""
         handler, self._handler = self._handler, None
+        self._client.plane.held.release(self)
         assert handler is not None
         has_begun = handler.begun
         handler.client_gone(error.kind.value, error.status.http)
@@ -180,6 +184,9 @@ class RestOverHttp2(CallHandler, ReplySink):
             self.reply_continued(event)
         self._handler = None
         self._stream.reset(ErrorCode.INTERNAL_ERROR)
+
+    def hold_body(self) -> None:
+        self._client.plane.held.hold(self, self._size, self._client)
 
     def pause_body(self) -> None:
         self._is_body_paused = True

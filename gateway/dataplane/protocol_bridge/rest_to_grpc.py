@@ -14,7 +14,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_handler import log_request
-from gateway.dataplane.context.request_body import declared_json_bytes, decoded
+from gateway.dataplane.context.request_body import declared_json_bytes, document
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.interfaces import CallHandler
@@ -108,10 +108,10 @@ class RestToGrpcHandler(Handler):
     def body_received(self, data: bytes, ended: bool) -> None:
         self._pieces.append(data)
         if not ended:
-            self._client.expect_body()
+            self._client.hold_body()
             return
         try:
-            body = decoded(self._request, b"".join(self._pieces), self.plane.settings.limits.max_body_bytes)
+            body = document(self._request, b"".join(self._pieces), self.plane.settings.limits)
             self._pieces.clear()
             self._begin(body)
         except GatewayError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.request_body import decoded
+from gateway.dataplane.context.request_body import document
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.messages_request import read_count_request
@@ -23,14 +23,14 @@ class TokenEstimateHandler(LocalHandler):
     def body_received(self, data: bytes, ended: bool) -> None:
         self._pieces.append(data)
         if not ended:
-            self._client.expect_body()
+            self._client.hold_body()
             return
         spec, fields = self._route_target.engine.spec, self._route_target.reply_fields
         try:
             if not spec.protocol.traits.generates_text:
                 what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no language models"
                 raise GatewayError(ErrorKind.UNSUPPORTED, what)
-            body = decoded(self._request, b"".join(self._pieces), self._client.plane.settings.limits.max_body_bytes)
+            body = document(self._request, b"".join(self._pieces), self._client.plane.settings.limits)
             self._respond(200, estimated_count(read_count_request(body)), fields)
         except GatewayError as error:
             self._refuse(error, fields)

@@ -15,12 +15,13 @@ What stands before the key is not read: a body that is no JSON is left to the en
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.protocol.json_reader import read_json
-from gateway.protocol.llm.json_fields import dumped
+from gateway.protocol.json_bounds import BOUNDS, JsonBounds
+from gateway.protocol.llm.json_fields import bad_request, dumped
 
 _STRING = rb'"((?:[^"\\]++|\\.)*+)"'
 _HEAD = re.compile(rb'\s*+\{\s*+"model"\s*+:\s*+' + _STRING + rb"\s*+[,}]", re.DOTALL)
@@ -37,6 +38,10 @@ _FIRST_LETTERS = (b"m", b"M", b"\\")
 # From this length on the key is searched from quote to quote, where these are at least so many bytes apart.
 _LONG_BYTES = 16 * 1024
 _BYTES_A_QUOTE = 256
+# Keys that are counted in a long body; of one that holds more, the name is not known to be the only one.
+_MAX_SPELLINGS = 1024
+# The longest body that is written again because readers may differ on its model.
+_MAX_REWRITTEN_BYTES = 256 * 1024
 # Places looked at in a body that holds the key many times, as in the schemas of tools.
 _MAX_PLACES = 16
 
@@ -64,8 +69,12 @@ _MAX_TAILS = 1024
 _tails: dict[bytes, ModelName] = {}  # by all from the key on, places counted from there
 
 
-def find_model(body: bytes) -> ModelName | None:
-    """The `model` of a JSON object; None where it has none that is a string, or the body is no such object."""
+def find_model(body: bytes, bounds: JsonBounds = BOUNDS) -> ModelName | None:
+    """The `model` of a JSON object; None where it has none that is a string, or the body is no such object.
+
+    Raises: GatewayError(BODY_TOO_LARGE) where only the document would tell, and it has more values than `bounds` allow;
+    (BAD_REQUEST) where a long body names it so that readers may differ.
+    """
     num_spellings = _count_spellings(body)
     if not num_spellings:
         return None
@@ -75,7 +84,7 @@ def find_model(body: bytes) -> ModelName | None:
         known = _tails.get(tail)
         if known is not None:  # the usual case: what follows the key has been read before
             return ModelName(known.name, at + known.start, at + known.end)
-    return _read(body, at, num_spellings)
+    return _read(body, at, num_spellings, bounds)
 
 
 def _count_spellings(body: bytes) -> int:
@@ -90,10 +99,11 @@ def _count_spellings(body: bytes) -> int:
             found = _SPELLINGS.match(body, at) if body[at + 1 : at + 2] in _FIRST_LETTERS else None
             num_found += found is not None
             at = found.end() if found is not None else at + 1
-    return num_found + len(_SPELLINGS.findall(body, at))
+        return num_found + sum(1 for _ in islice(_SPELLINGS.finditer(body, at), _MAX_SPELLINGS))
+    return len(_SPELLINGS.findall(body))
 
 
-def _read(body: bytes, at: int, num_spellings: int) -> ModelName | None:
+def _read(body: bytes, at: int, num_spellings: int, bounds: JsonBounds) -> ModelName | None:
     """The same; its last plain key stands `at`, and keys stand there `num_spellings` times, at any depth, in any
     spelling, as values too.
     """
@@ -101,8 +111,10 @@ def _read(body: bytes, at: int, num_spellings: int) -> ModelName | None:
         found = _HEAD.match(body, 0, _MAX_FIELD_BYTES)
         if found is not None:
             return _named(found)
+        bounds.check_values(body)
         if at >= 0 and (found := _field(body, at)) is not None:
             return _remembered(body, at, _named(found)) if _is_outermost(body, at) else None
+    bounds.check_values(body)
     return _parsed(body, num_spellings)
 
 
@@ -143,17 +155,6 @@ def _is_outermost(body: bytes, at: int) -> bool:
     try:
         orjson.loads(b"{" + body[at:])
     except orjson.JSONDecodeError:
-        return _is_wide_object(b"{" + body[at:])
-    return True
-
-
-def _is_wide_object(text: bytes) -> bool:
-    """Whether it is one by the parsers that take NaN and Infinity."""
-    if b"NaN" not in text and b"Infinity" not in text:
-        return False
-    try:
-        read_json(text)
-    except ValueError:
         return False
     return True
 
@@ -167,6 +168,9 @@ def _parsed(body: bytes, num_spellings: int) -> ModelName | None:
     if not isinstance(name, str):
         return None
     span = _span(body, name) if _is_named_once(body, fields, num_spellings) else None
+    if span is None and len(body) > _MAX_REWRITTEN_BYTES:
+        what = f"a body of more than {_MAX_REWRITTEN_BYTES} bytes must name its 'model' once, as its first key"
+        raise bad_request(what)
     return ModelName(name, *(span or (-1, -1)))
 
 
@@ -175,7 +179,7 @@ def _is_named_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> b
 
     A text with an escaped quote before `model` would be written so that it counts: then it is not known.
     """
-    if b"\\u0022" in body or sum(key.lower() == "model" for key in fields) > 1:
+    if num_spellings >= _MAX_SPELLINGS or b"\\u0022" in body or sum(key.lower() == "model" for key in fields) > 1:
         return False
     try:
         written = orjson.dumps(fields)

@@ -13,7 +13,7 @@ export class ApiError extends Error {
 }
 
 /** Who the API takes this page for. */
-export const caller = { name: "", role: "" };
+export const caller = { name: "", role: "", keys: false };
 
 let askForKey = () => Promise.resolve(false);
 let asking = null;

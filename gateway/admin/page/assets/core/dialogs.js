@@ -144,9 +144,7 @@ export function keyEntry(check) {
   const enter = (why) =>
     ask({
       title: "A key is wanted",
-      text:
-        why ||
-        "The admin API needs a key, which stays in this tab until it is closed. `pointsman page` prints a link that signs in without one.",
+      text: why || "This gateway's admin API answers to keys. Yours stays in this tab until it is closed.",
       fields: [{ name: "key", label: "Key", type: "password", required: true }],
       confirm: "Use it",
       run: ({ key }) => check(key).then(() => keepKey(key)),

@@ -1,1 +1,0 @@
-"""Authentication on the inference ports: credentials to principals."""

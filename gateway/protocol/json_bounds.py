@@ -1,0 +1,86 @@
+"""Bounds on JSON that is read whole: what its document would take in memory and time is known before it is built.
+
+A short body needs no check. For a longer one, the bytes that separate or open values are counted, in texts too: never
+less than there are values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+# Up to here, a body cannot hold more than a few milliseconds of work.
+SHORT_BYTES = 64 * 1024
+# The bytes that tell values and keys, and what each weighs: objects and arrays are the dearest.
+_MARKS = ((b",", 1), (b":", 1), (b"[", 3), (b"{", 4))
+# Where messages, parts, calls, tools and tensors are: schemas and arguments are passed on as they are.
+_HOLDERS = frozenset(
+    {
+        *("messages", "input", "content", "output", "parts", "system", "prompt", "stop", "stop_sequences"),
+        *("tools", "functions", "tool_calls", "summary", "inputs", "outputs", "parameters", "metadata"),
+    }
+)
+_MAX_KEYS = 32  # of an object; more count as items
+_COUNTED = frozenset({dict, list, str})
+
+
+class JsonBounds(NamedTuple):
+    """The most that a document may have: `values` and keys, where an object counts as four and an array as three;
+    `items`, which are messages, parts, tools, prompts, tensors and parameters."""
+
+    values: int = 1_000_000
+    items: int = 4096
+
+    def read(self, body: bytes) -> Any:
+        """The document of a body. Raises: GatewayError(BODY_TOO_LARGE) where it has more; orjson.JSONDecodeError."""
+        self.check_values(body)
+        document = orjson.loads(body)
+        if len(body) > SHORT_BYTES and _has_more_items(document, self.items):
+            raise self._too_many_items()
+        return document
+
+    def check_values(self, body: bytes, num_numbers: int = 0) -> None:
+        """The same for its values and keys alone; it had so many numbers of tensors, too, of which four count as one
+        value."""
+        if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
+            return
+        count = num_numbers // 4 + sum(body.count(mark) * weight for mark, weight in _MARKS)
+        if count > self.values:
+            what = f"the body's JSON counts up to {count} values and keys; the gateway reads {self.values}"
+            raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
+
+    def check_items(self, body: bytes) -> None:
+        """The same for its items alone. The document, whose values are within bounds, is built for that only where it
+        might have too many."""
+        if len(body) <= SHORT_BYTES or body.count(b"{") + body.count(b",") <= self.items:
+            return
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return  # its reader reports the error
+        if _has_more_items(document, self.items):
+            raise self._too_many_items()
+
+    def _too_many_items(self) -> GatewayError:
+        what = f"the request has more than {self.items} messages, parts, tools, prompts, tensors and parameters"
+        return GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-request-items)")
+
+
+BOUNDS = JsonBounds()
+
+
+def _has_more_items(document: Any, most: int) -> bool:
+    left, count = [document], 0
+    while left and count <= most:
+        value = left.pop()
+        if isinstance(value, dict):
+            count += max(0, len(value) - _MAX_KEYS)
+            left += [value[key] for key in value.keys() & _HOLDERS]
+        elif isinstance(value, list) and not _COUNTED.isdisjoint(map(type, value)):
+            count += len(value)
+            if count <= most:
+                left += value
+    return count > most
