@@ -18,10 +18,11 @@ RUN mkdir /state
 # The same base without a compiler, without pip's cache, and without the sources.
 FROM python:3.12.12-slim-bookworm
 COPY --from=build /opt/pointsman /opt/pointsman
-# Where an embedded Redis keeps its file, if no other is named; nothing else is ever written.
+# Where an embedded Redis keeps its file, if no other is named, and the admin key; nothing else is ever written.
 COPY --from=build --chown=10001:10001 /state /var/lib/pointsman
 ENV PATH=/opt/pointsman/bin:$PATH \
     HOME=/var/lib/pointsman \
+    POINTSMAN_DATA_DIR=/var/lib/pointsman \
     PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/pointsman
@@ -29,4 +30,4 @@ EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import urllib.request as web; web.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
 ENTRYPOINT ["pointsman"]
-CMD ["serve", "--rules", "/etc/pointsman/rules", "--host", "0.0.0.0", "--data-dir", "/var/lib/pointsman"]
+CMD ["serve", "--rules", "/etc/pointsman/rules", "--host", "0.0.0.0"]

@@ -55,7 +55,8 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
 @pytest.fixture(scope="session")
 def gateway(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway of two workers that sends everything to the shared Triton."""
-    server = GatewayProcess.start(everything_to(triton), tmp_path_factory.mktemp("gateway"), workers=2)
+    options = {"workers": 2, "extra_args": ["--allow-control", "all"]}
+    server = GatewayProcess.start(everything_to(triton), tmp_path_factory.mktemp("gateway"), **options)
     yield server.wait_ready()
     server.stop()
 

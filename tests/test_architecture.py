@@ -17,6 +17,7 @@ FLOORS = {
     "gateway.net": 2,
     "gateway.redis": 3,
     "gateway.config": 3,
+    "gateway.auth": 4,
     "gateway.events": 4,
     "gateway.routing": 4,
     "gateway.sessions": 4,

@@ -198,10 +198,10 @@ def host(
     from engines.host.client_limits import ClientLimits
     from engines.host.logs import LogSettings
     from engines.host.metrics_config import read_metrics_options
-    from engines.host.restricted_apis import grpc_restrictions, http_restrictions
     from engines.host.server.run import run
     from engines.host.settings import Address, HostSettings
     from engines.host.trace_settings import read_trace_options
+    from gateway.protocol.restricted_apis import grpc_restrictions, http_restrictions
 
     if load_model and model_control_mode != "explicit":
         raise typer.BadParameter("requires --model-control-mode=explicit as well", param_hint="--load-model")

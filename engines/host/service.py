@@ -18,12 +18,12 @@ from engines.core.errors import EngineError, ErrorCode, invalid, unavailable
 from engines.host.logs import LogSettings
 from engines.host.model import HostedModel
 from engines.host.request_fields import read_version
-from engines.host.restricted_apis import RestrictedApis
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.tracing import Tracer
 from engines.repository import Repository
 from gateway.protocol.datatypes import config_datatype
 from gateway.protocol.protobuf import Message, message
+from gateway.protocol.restricted_apis import RestrictedApis
 
 _log = logging.getLogger(__name__)
 

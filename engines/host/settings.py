@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engines.host.client_limits import ClientLimits
 from engines.host.metrics_config import MetricsConfig
-from engines.host.restricted_apis import Restrictions
 from engines.host.trace_settings import TraceSettings
+from gateway.protocol.restricted_apis import Restrictions
 
 # `--backend-config` by backend and `--cache-config` by cache: values by setting.
 Options = Mapping[str, Mapping[str, str]]

@@ -75,14 +75,12 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of the key of a call; `id` is the key's, empty where the gateway requires none."""
+    """The owner of the key of a call; `id` is its entry's in the keys file, empty for the gateway's own key."""
 
     name: str
     role: Role
     id: str = ""
-
-
-ANONYMOUS = Caller("anonymous", Role.admin)
+    expires: float | None = None  # seconds since 1970
 
 
 class KeysError(Exception):

@@ -31,6 +31,7 @@ from gateway.admin.rules import add_rules
 from gateway.admin.server import JsonRoute
 from gateway.admin.sessions import add_sessions
 from gateway.admin.shadows import add_shadows
+from gateway.admin.sign_in import add_sign_in
 from gateway.observability.exposition import render
 from gateway.protocol import prometheus_text
 from gateway.supervision.control_plane import ControlPlane
@@ -68,11 +69,8 @@ class _Assets(StaticFiles):
         return response
 
 
-def make_app(
-    control: ControlPlane, access: Access | None = None, log: AuditLog | None = None, feed: Feed | None = None
-) -> FastAPI:
-    """The app. Without `access` it requires no keys; without `log` the audit stays in memory."""
-    access = access if access is not None else Access()
+def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None, feed: Feed | None = None) -> FastAPI:
+    """The app. Without `log` the audit stays in memory."""
     log = log if log is not None else AuditFile(None)
     app = FastAPI(
         title="Pointsman admin",
@@ -84,7 +82,8 @@ def make_app(
     app.router.route_class = JsonRoute
     app.add_middleware(AuditMiddleware, log=log)
     app.add_middleware(AuthMiddleware, access=access)  # the last one added runs first
-    _add_gateway(app, control, access)
+    _add_gateway(app, control)
+    add_sign_in(app, access)
     for add in (add_engines, add_experiments, add_rules, add_rule_versions, add_rule_trials, add_recordings):
         add(app, control)
     for add in (add_limits, add_shadows, add_sessions, add_playground, add_models, _add_requests):
@@ -96,7 +95,7 @@ def make_app(
     return app
 
 
-def _add_gateway(app: FastAPI, control: ControlPlane, access: Access) -> None:
+def _add_gateway(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for."""
@@ -111,8 +110,8 @@ def _add_gateway(app: FastAPI, control: ControlPlane, access: Access) -> None:
 
     @app.get("/whoami", tags=["gateway"])
     async def whoami(caller: Viewer) -> Json:
-        """The name and the role of this call's key, and whether the gateway requires keys."""
-        return {"name": caller.name, "role": caller.role.name, "keys": access.keyring is not None}
+        """The name and the role of this call's key."""
+        return {"name": caller.name, "role": caller.role.name}
 
     @app.get("/log-level", tags=["gateway"])
     async def get_log_level(_: Viewer) -> dict[str, str]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from time import time
@@ -19,10 +20,11 @@ import orjson
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.api_keys import ANONYMOUS, Caller
+from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin
 from gateway.admin.errors import query_redis
 from gateway.admin.redaction import redacted_body, redacted_query
+from gateway.observability.audit_record import AuditRecord
 from gateway.redis.bounded_client import BoundedRedis
 
 Json = dict[str, Any]
@@ -38,6 +40,9 @@ _MAX_IN_MEMORY = 1000
 _MAX_BODY_BYTES = 256 * 1024
 # Longest that a reply waits for its entry.
 _WRITE_SECONDS = 0.5
+# Operations of the inference ports that wait for their entries.
+_MAX_WAITING = 1000
+_ANONYMOUS = "anonymous"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -143,7 +148,8 @@ class AuditMiddleware:
         async def ended(status: int) -> None:
             """Write the entry, once, before the reply is sent."""
             nonlocal is_written
-            if not is_written:
+            is_anonymous = scope.get("state", {}).get("caller") is None
+            if not is_written and not (is_anonymous and status >= 400):  # who guesses does not push entries out
                 is_written = True
                 shown = redacted_body(bytes(body), num_bytes <= _MAX_BODY_BYTES)
                 await self._write(scope, {**_entry(scope), "body": shown, "status": status})
@@ -155,20 +161,68 @@ class AuditMiddleware:
 
     async def _write(self, scope: Scope, entry: Json) -> None:
         try:
-            await asyncio.wait_for(self._log.write(orjson.dumps(entry)), _WRITE_SECONDS)
-        except (OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            _log.error("a call is not in the audit: %s %s: %s", scope["method"], scope["path"], reason)
-        except Exception:  # the call has been carried out, so its caller gets its reply
-            _log.exception("a call could not be written to the audit: %s %s", scope["method"], scope["path"])
+            await asyncio.wait_for(_write(self._log, entry), _WRITE_SECONDS)
+        except TimeoutError:
+            _log.error("a call is not in the audit: %s %s: it took too long", entry["method"], entry["path"])
+
+
+async def _write(log: AuditLog, entry: Json) -> None:
+    try:
+        await log.write(orjson.dumps(entry))
+    except OSError as error:
+        _log.error("a call is not in the audit: %s %s: %s", entry["method"], entry["path"], error)
+    except Exception:  # the call has been carried out, so its caller gets its reply
+        _log.exception("a call could not be written to the audit: %s %s", entry["method"], entry["path"])
+
+
+class OperationAudit:
+    """Writes an entry for each operation of the inference ports that changes engines, in their order.
+
+    `record` never waits: where the audit cannot keep up, operations are left out, and the log says so.
+    """
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        self._entries: asyncio.Queue[Json] = asyncio.Queue(_MAX_WAITING)
+        self._task = asyncio.get_running_loop().create_task(self._write_all())
+
+    def record(self, record: AuditRecord) -> None:
+        path, _, query = record.target.partition("?")
+        entry = {
+            "time": record.time,
+            "name": record.principal or _ANONYMOUS,
+            "role": "client",
+            "peer": record.peer,
+            "protocol": record.protocol,
+            "method": record.method,
+            "path": path,
+            "query": redacted_query(query.encode("latin-1", "replace")),
+            "body": redacted_body(record.body, record.num_body_bytes == len(record.body)),
+            "status": record.status,
+        }
+        try:
+            self._entries.put_nowait(entry)
+        except asyncio.QueueFull:
+            _log.error("a call is not in the audit, which is too slow: %s %s from %s", record.method, path, record.peer)
+
+    async def close(self) -> None:
+        """Write what waits, within half a second."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._entries.join(), _WRITE_SECONDS)
+        self._task.cancel()
+
+    async def _write_all(self) -> None:
+        while True:
+            await _write(self._log, await self._entries.get())
+            self._entries.task_done()
 
 
 def _entry(scope: Scope) -> Json:
-    caller: Caller = scope.get("state", {}).get("caller") or ANONYMOUS
+    caller: Caller | None = scope.get("state", {}).get("caller")
     return {
         "time": time(),
-        "name": caller.name,
-        "role": caller.role.name,
+        "name": caller.name if caller is not None else _ANONYMOUS,
+        "role": caller.role.name if caller is not None else "none",
         "peer": scope["client"][0] if scope.get("client") else "",
         "method": scope["method"],
         "path": scope["path"],

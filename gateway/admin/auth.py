@@ -1,17 +1,22 @@
 """Authentication and authorization of the admin API.
 
-1. Without a keys file every caller is an admin, and the API can be reached from this host alone. Browsers run on this
-   host, too: a request of a foreign page is refused by its Origin, and one to a name rebound to 127.0.0.1 by its Host.
-2. With a keys file a call needs `Authorization: Bearer KEY`, which no foreign page has. What reveals nothing is open.
+1. Without a keys file one key admits, that of the gateway's user (`local_key`), and the API can be reached from this
+   host alone: by TCP with the key, or by a Unix socket of this user without. Browsers run on this host, too: a request
+   of a foreign page is refused by its Origin, and one to a name rebound to 127.0.0.1 by its Host.
+2. With a keys file its keys admit.
 
-An endpoint names the role that it requires: `caller: Operator`.
+A key is sent as `Authorization: Bearer KEY`, or as the password of HTTP Basic. What reveals nothing is open. An
+endpoint names the role that it requires: `caller: Operator`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import logging
 import re
-from collections.abc import Callable, Iterable
-from ipaddress import ip_address
+from collections.abc import Callable
+from time import monotonic, time
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request, Security
@@ -20,14 +25,20 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.api_keys import ANONYMOUS, Caller, KeysError, Role
-from gateway.admin.keyring import Keyring, TooManyAttemptsError
+from gateway.admin.api_keys import Caller, KeysError, Role
+from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
+from gateway.admin.local_key import LOCAL, LocalKey, LocalKeyError, is_loopback
 from gateway.config.settings import Settings
+from gateway.supervision.redis_setup import data_dir_of
+
+_log = logging.getLogger("pointsman")
 
 # Liveness, and what a browser needs before it can prompt its user for a key.
 _OPEN = frozenset({"/healthz", "/", "/docs", "/openapi.json", "/favicon.ico"})
 _OPEN_BELOW = ("/assets/",)
 _METRICS = "/metrics"
+_SIGN_IN = "/sign-in"  # whose token admits
+_OPEN_LOCALLY = {_METRICS, _SIGN_IN}
 # A name or an address, and a port (RFC 3986, section 3.2.2).
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 # Rule files are the longest bodies.
@@ -35,8 +46,8 @@ _MAX_BODY_BYTES = 32 * 1024 * 1024
 _BEARER = HTTPBearer(
     auto_error=False,
     scheme_name="key",
-    description="A key of the keys file (`pointsman keys add`). Without such a file the API listens on this host "
-    "alone, and every caller is an admin.",
+    description="A key of the keys file (`pointsman keys add`); without such a file, that in `admin.key` of the "
+    "gateway's data folder. HTTP Basic with the key as password does, too.",
 )
 
 
@@ -67,15 +78,14 @@ class AccessError(Exception):
 
 
 class Access:
-    """Admits callers. `hosts` are names of this host beside the loopback's own; with `has_open_metrics`, /metrics needs
-    no key."""
+    """Admits callers: those of a keys file, or the gateway's own user. /metrics is open on this host, and with
+    `has_open_metrics` in front of a keys file, too."""
 
-    def __init__(
-        self, keyring: Keyring | None = None, *, hosts: Iterable[str] = (), has_open_metrics: bool = False
-    ) -> None:
-        self.keyring = keyring
-        self._hosts = frozenset(map(str.lower, hosts))
-        self._open = _OPEN | ({_METRICS} if has_open_metrics else frozenset())
+    def __init__(self, keys: Keyring | LocalKey, *, has_open_metrics: bool = False) -> None:
+        self.keyring = keys if isinstance(keys, Keyring) else None
+        self.local = keys if isinstance(keys, LocalKey) else None
+        self._attempts = Attempts()
+        self._open = _OPEN | ({_METRICS} if has_open_metrics else set()) | (_OPEN_LOCALLY if self.local else set())
 
     @classmethod
     def of(cls, settings: Settings) -> Access:
@@ -87,46 +97,44 @@ class Access:
                 raise AccessError(str(error)) from error
         if not is_loopback(settings.admin_host):
             raise AccessError(
-                f"--admin-host {settings.admin_host} would let others change this gateway: make a key "
-                "(pointsman keys add NAME --role admin --file keys.yaml) and serve with --admin-keys keys.yaml, "
+                f"--admin-host {settings.admin_host} would let others reach this gateway's own key: make one for each "
+                "caller (pointsman keys add NAME --role admin --file keys.yaml) and serve with --admin-keys keys.yaml, "
                 "or stay with --admin-host 127.0.0.1"
             )
-        return cls()
+        return cls(_local_key(settings))
 
     def holds(self, caller: Caller) -> bool:
         """Whether an admitted caller is still admitted."""
+        if caller.expires is not None and caller.expires <= time():
+            return False
         return self.keyring is None or self.keyring.holds(caller)
 
-    async def admit(self, path: str, headers: Headers, peer: str) -> Caller | None:
-        """The caller; None at an open path.
+    async def admit(self, path: str, headers: Headers, peer: str, *, is_private: bool = False) -> Caller | None:
+        """The caller; None at an open path. `is_private`: by the Unix socket, which only this gateway's user can open.
 
         Raises: HTTPException.
         """
-        if self.keyring is None:
-            self._refuse_foreign(headers)
-            return ANONYMOUS
+        if is_private:
+            return LOCAL
+        if self.local is not None:
+            _refuse_foreign_host(headers)
+            _refuse_foreign_origin(headers)
         if path in self._open or path.startswith(_OPEN_BELOW):
             return None
-        return await self._caller(self.keyring, headers, peer)
+        return await self._caller(headers, peer)
 
-    def _refuse_foreign(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        match = _HOST.fullmatch(host)
-        name = (match[1] or match[2]) if match is not None else ""
-        if name.lower() not in self._hosts and not is_loopback(name):
+    async def _caller(self, headers: Headers, peer: str) -> Caller:
+        scheme, key = _credentials(headers)
+        if not key:
             raise HTTPException(
-                403, f"this admin API has no keys, so it answers to names of this host alone, and {host!r} is none"
+                401,
+                "this needs a key: Authorization: Bearer KEY, or HTTP Basic with the key as password",
+                {"www-authenticate": "Bearer"},
             )
-        origin = headers.get("origin")
-        if origin is not None and origin.rpartition("//")[2] != host:
-            raise HTTPException(403, "a web page elsewhere may not ask for this")
-
-    async def _caller(self, keyring: Keyring, headers: Headers, peer: str) -> Caller:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise HTTPException(401, "this needs a key: Authorization: Bearer KEY", {"www-authenticate": "Bearer"})
+        if scheme == "basic":  # which a browser may send by itself
+            _refuse_foreign_origin(headers)
         try:
-            caller = await keyring.caller(key.strip(), peer)
+            caller = await self.keyring.caller(key, peer) if self.keyring is not None else self._local_caller(key, peer)
         except TooManyAttemptsError as error:
             raise HTTPException(429, str(error), {"retry-after": f"{error.seconds + 1:.0f}"}) from error
         except KeysError as error:  # its lines quote the file, so they go to the log only
@@ -134,6 +142,64 @@ class Access:
         if caller is None:
             raise HTTPException(401, "this key is not known here", {"www-authenticate": 'Bearer error="invalid_token"'})
         return caller
+
+    def _local_caller(self, key: str, peer: str) -> Caller | None:
+        """Raises: TooManyAttemptsError."""
+        assert self.local is not None
+        caller = self.local.caller(key)
+        if caller is None:
+            self._attempts.check(peer, "", monotonic())
+            self._attempts.count(peer, "", monotonic())
+            _log.warning("a wrong key of the admin API came from %s", peer)
+        return caller
+
+
+def _local_key(settings: Settings) -> LocalKey:
+    folder = data_dir_of(settings)
+    try:
+        if folder is None:
+            raise LocalKeyError("this user has no home directory")
+        return LocalKey.kept_in(folder)
+    except LocalKeyError as error:
+        _log.warning(
+            "the admin API has a key for this run alone, which no command can read: %s; choose another --data-dir, or "
+            "make keys (pointsman keys add) and serve with --admin-keys",
+            error,
+        )
+        return LocalKey.unkept()
+
+
+def _credentials(headers: Headers) -> tuple[str, str]:
+    """The scheme of Authorization in lower case, and the key; empty where there is none. Basic has it as password, or
+    alone as user name."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    scheme, value = scheme.lower(), value.strip()
+    if scheme == "bearer":
+        return scheme, value
+    if scheme != "basic":
+        return scheme, ""
+    try:
+        user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return scheme, ""
+    return scheme, password or user
+
+
+def _refuse_foreign_host(headers: Headers) -> None:
+    """Raises: HTTPException."""
+    host = headers.get("host", "")
+    match = _HOST.fullmatch(host)
+    if match is None or not is_loopback(match[1] or match[2]):
+        raise HTTPException(
+            403, f"this admin API has no keys file, so it answers to names of this host alone, and {host!r} is none"
+        )
+
+
+def _refuse_foreign_origin(headers: Headers) -> None:
+    """Raises: HTTPException."""
+    origin = headers.get("origin")
+    if origin is not None and origin.rpartition("//")[2] != headers.get("host", ""):
+        raise HTTPException(403, "a web page elsewhere may not ask for this")
 
 
 class AuthMiddleware:
@@ -149,7 +215,8 @@ class AuthMiddleware:
             return
         peer = scope["client"][0] if scope.get("client") else ""
         try:
-            caller = await self._access.admit(scope["path"], Headers(scope=scope), peer)
+            is_private = scope.get("state", {}).get("is_private", False)
+            caller = await self._access.admit(scope["path"], Headers(scope=scope), peer, is_private=is_private)
         except HTTPException as refused:
             reply = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
             await reply(scope, receive, send)
@@ -171,13 +238,3 @@ def _bounded(receive: Receive) -> Receive:
         return message
 
     return received
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address belongs to this host alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

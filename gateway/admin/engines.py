@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.api_keys import ANONYMOUS, Caller
+from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
 from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import REFUSED, version_json
@@ -41,7 +41,7 @@ _COUNTS = ("in_flight", "requests", "errors", "sessions_moved", "sequences_lost"
 
 
 class DrainRequest(BaseModel):
-    """The endpoint, and who drains it; the name of the caller's key takes precedence over `by`."""
+    """The endpoint, and who drains it; the name of a key of the keys file takes precedence over `by`."""
 
     url: str
     by: str = "the admin API"
@@ -122,7 +122,7 @@ async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: C
     # An endpoint that the rules no longer name may still be drained, and can be put in use again.
     if is_draining or (name, body.url) not in control.replicas.drained:
         check_endpoint(control.book.rules, name, body.url)
-    by = body.by if caller == ANONYMOUS else caller.name
+    by = caller.name if caller.id else body.by
     is_shared = await control.replicas.drain((name, body.url), is_draining, by)
     return {"engine": name, "url": body.url, "draining": is_draining, "shared": is_shared}
 

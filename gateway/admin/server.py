@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -67,6 +68,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        listener = transport.get_extra_info("socket")
+        if listener is not None and listener.family == socket.AF_UNIX:
+            self.app_state = {**self.app_state, "is_private": True}
         if len(self.connections) > _MAX_CONNECTIONS:
             transport.abort()
         else:
@@ -110,6 +114,18 @@ class AdminServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._is_stopping = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Unix sockets are served without TLS."""
+        listeners = sockets or []
+        private = [each for each in listeners if each.family == socket.AF_UNIX]
+        await super().startup([each for each in listeners if each not in private])
+        loop = asyncio.get_running_loop()
+        for listener in private:
+            self.servers.append(await loop.create_unix_server(self._connection, sock=listener))
+
+    def _connection(self) -> _Connection:
+        return _Connection(self.config, self.server_state, self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Any:

@@ -55,7 +55,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int | None], ...]] = {
     _FLEET: (
         *(engines.engines, engines.drain, engines.models, engines.load, engines.unload),
         *(operator_commands.requests, operator_commands.cancel),
-        *(operator_commands.log_level, operator_commands.audit),
+        *(operator_commands.log_level, operator_commands.audit, operator_commands.page),
     ),
 }
 for _panel, _commands in _COMMANDS.items():

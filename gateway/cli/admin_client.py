@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import typer
 from rich.console import Console
@@ -28,9 +30,21 @@ _KEY = typer.Option(
     "see the options of a process.",
     show_default=False,
 )
-_OPTIONS = (("admin", "http://127.0.0.1:8002", _ADMIN), ("key", "", _KEY))
+_DATA_DIR = typer.Option(
+    metavar="DIR",
+    envvar="POINTSMAN_DATA_DIR",
+    help="The data folder of a gateway on this host, whose own key is used where there is no --key. Default: as for "
+    "`pointsman serve`.",
+    show_default=False,
+)
+_OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
+    ("admin", str, "http://127.0.0.1:8002", _ADMIN),
+    ("key", str, "", _KEY),
+    ("data_dir", Path | None, None, _DATA_DIR),
+)
 
 _TIMEOUT_SECONDS = 10.0
+_USER_INFO = re.compile(r"(?<=//)[^/]*@")
 
 # A cell is a Text where it has a colour. Names and addresses are not markup: [fe80::1] would be read as such.
 Row = tuple[str | Text, ...]
@@ -43,9 +57,15 @@ class Gateway:
     """The admin API of a running gateway. After an error its methods print one line and exit with 1. The parts of a
     path are quoted."""
 
-    def __init__(self, admin: str, key: str) -> None:
-        self._admin = admin
+    def __init__(self, admin: str, key: str, data_dir: Path | None = None) -> None:
+        self._admin = admin.rstrip("/")
         self._key = key
+        self._data_dir = data_dir
+
+    @property
+    def shown_address(self) -> str:
+        """The address without a key."""
+        return _USER_INFO.sub("", self._admin)
 
     def get(self, *path: str, **options: Any) -> Any:
         """The JSON of GET."""
@@ -67,16 +87,35 @@ class Gateway:
         """The reply as an httpx.Response, to a JSON body; a status in `accepted` is no error."""
         import httpx
 
-        url = "/".join([self._admin.rstrip("/"), *(quote(part, safe="") for part in path)])
-        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-        with httpx.Client(timeout=timeout, trust_env=False) as client:
-            try:
+        url = "/".join([self._admin, *(quote(part, safe="") for part in path)])
+        try:
+            socket, key = (None, self._key) if self._key else self._local_access()
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            transport = httpx.HTTPTransport(uds=str(socket)) if socket is not None else None
+            with httpx.Client(timeout=timeout, trust_env=False, transport=transport) as client:
                 answer = client.request(method, url, json=body, params=query, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-                raise self._absent(str(error) or type(error).__name__) from error
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
+            raise self._absent(str(error) or type(error).__name__) from error
         if answer.is_success or answer.status_code in accepted:
             return answer
         raise refused(_reason(answer))
+
+    def _local_access(self) -> tuple[Path | None, str]:
+        """The socket, else the key, of this user's gateway on this host.
+
+        Raises: ValueError where the address is invalid.
+        """
+        from gateway.admin.local_key import find_access, is_loopback
+        from gateway.redis.data_dir import EmbeddedError, default_data_dir
+
+        url = urlsplit(self._admin)
+        if url.username or url.password or not is_loopback(url.hostname or ""):
+            return None, ""
+        try:
+            folder = self._data_dir or default_data_dir()
+        except EmbeddedError:
+            return None, ""
+        return find_access(folder, url.port or 80)
 
     def items(self, what: str) -> list[dict[str, Any]]:
         answer = self.reply("GET", what)
@@ -87,7 +126,9 @@ class Gateway:
         return items
 
     def _absent(self, reason: str) -> typer.Exit:
-        text = f"No gateway answers at {self._admin} ({reason}). Name the admin port of a running one: --admin URL"
+        text = (
+            f"No gateway answers at {self.shown_address} ({reason}). Name the admin port of a running one: --admin URL"
+        )
         typer.echo(text, err=True)
         return typer.Exit(1)
 
@@ -116,11 +157,11 @@ def _at_gateway(command: Command) -> Command:
         return command
 
     @wraps(command)
-    def run(admin: str, key: str, **options: Any) -> Any:
-        return command(Gateway(admin, key), **options)
+    def run(admin: str, key: str, data_dir: Path | None, **options: Any) -> Any:
+        return command(Gateway(admin, key, data_dir), **options)
 
-    for name, default, option in _OPTIONS:
-        kind = Annotated[str, option]
+    for name, value_type, default, option in _OPTIONS:
+        kind: Any = Annotated[value_type, option]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
@@ -134,7 +175,10 @@ def refused(reason: str) -> typer.Exit:
 def _reason(answer: Any) -> str:
     """The gateway's reason of a refusal, as a sentence."""
     if answer.status_code == 401:
-        return "this gateway asks for a key: --key KEY, or POINTSMAN_ADMIN_KEY"
+        return (
+            "this gateway asks for a key: --key KEY, or POINTSMAN_ADMIN_KEY; for a gateway of this user, on this host "
+            "and without --admin-keys, --data-dir as it has"
+        )
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -27,12 +27,13 @@ def check(paths: RulePaths) -> int:
     """Check rule files and print all errors and warnings.
 
     Each line names file, line and column, and suggests a spelling. Environment variables that the files use must be
-    set, as for serving. Tests in the files are run; one that fails is an error. Exit code: 0 if the rules are valid
-    (warnings are allowed), else 1.
+    set, as for serving, and certificate files must be there. Tests in the files are run; one that fails is an error.
+    Exit code: 0 if the rules are valid (warnings are allowed), else 1.
     """
     from gateway.dry_run.rule_tests import tested
+    from gateway.dry_run.tls_check import with_tls_files
 
-    loaded = tested(load_rules(paths))
+    loaded = tested(with_tls_files(load_rules(paths)))
     print_problems(loaded)
     typer.echo(summarize(loaded))
     return 0 if loaded.rules is not None else 1

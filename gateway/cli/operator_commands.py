@@ -13,6 +13,15 @@ from gateway.cli.admin_client import Gateway, GatewayTyper, Row, moment, print_t
 Reason = Annotated[str, typer.Option("--reason", help="The reason, for the audit and the versions of the rules.")]
 
 
+def page(gateway: Gateway) -> None:
+    """Print a link to the page that signs a browser in, once and within ten minutes.
+
+    It is for gateways without --admin-keys; where there are keys, the page asks for one.
+    """
+    token = gateway.call("POST", "sign-in-tokens")["token"]
+    typer.echo(f"{gateway.shown_address}/#token={token}")
+
+
 def requests(
     gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of the oldest requests.")] = 50,
@@ -42,16 +51,17 @@ def audit(
     gateway: Gateway,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of the latest calls.")] = 50,
 ) -> None:
-    """Show the calls of the admin API that can change something, the latest first."""
+    """Show what can change something, the latest first: calls of the admin API, and operations of the inference ports
+    that change engines."""
     rows: list[Row] = []
     for each in gateway.get("audit", query={"limit": limit})["audit"]:
         query = "".join(f" {name}={value}" for name, value in each["query"].items())
         body = "" if each["body"] is None else json.dumps(each["body"], ensure_ascii=False)
         status = Text(str(each["status"]), style="green" if each["status"] < 400 else "red")
-        rows.append(
-            (moment(each["time"]), each["name"], each["role"], each["method"], each["path"] + query, status, body)
-        )
-    print_table(("when", "who", "role", "method", "what", "status", "body"), rows, "Nothing has been changed yet.")
+        who = moment(each["time"]), each["name"], each["role"], each["peer"]
+        rows.append((*who, each["method"], each["path"] + query, status, body))
+    columns = ("when", "who", "role", "from", "method", "what", "status", "body")
+    print_table(columns, rows, "Nothing has been changed yet.")
 
 
 def log_level(

@@ -12,7 +12,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from gateway.config.settings import Limits, ListenerTls, Settings
+from gateway.config.operation_access import OperationAccess, read_allowed
+from gateway.config.settings import Limits, Settings
+from gateway.net.listener_tls import TLS_VERSIONS, ListenerTls
+from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
 from gateway.yaml import values
 
 _LEAST_TICK_SECONDS = 0.1
@@ -49,6 +52,12 @@ def _redis(value: str) -> str:
     return value
 
 
+def _tls_version(value: str) -> str:
+    if value not in TLS_VERSIONS:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(TLS_VERSIONS)}")
+    return value
+
+
 def _redis_prefix(value: str) -> str:
     from gateway.redis.address import check_prefix
 
@@ -79,10 +88,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             {"min": 2},
         ),
         "data_dir": (
-            "Folder of the embedded Redis, rule versions, recordings and the audit; gateways with the same folder "
-            "share one Redis. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS "
-            "~/Library/Application Support/pointsman.",
-            {"metavar": "DIR", "show_default": False},
+            "Folder of the embedded Redis, rule versions, recordings, the audit and the admin key; gateways with the "
+            "same folder share one Redis and one key. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, "
+            "on macOS ~/Library/Application Support/pointsman.",
+            {"metavar": "DIR", "envvar": "POINTSMAN_DATA_DIR", "show_default": False},
         ),
     },
     "Inference ports": {
@@ -93,13 +102,40 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "and gRPC: use the same number as --http-port for a single port.",
             {},
         ),
-        "tls_cert": ("PEM certificate for TLS on the inference ports.", {}),
-        "tls_key": ("PEM key of --tls-cert.", {}),
-        "tls_client_ca": ("PEM authority that must have signed the clients' certificates.", {}),
+        "tls_cert": (
+            "PEM certificate for TLS on the inference ports, read again when the file changes; may be repeated: a "
+            "client gets the one of the name that it asks for.",
+            {"metavar": "FILE"},
+        ),
+        "tls_key": ("PEM key of --tls-cert, in the same order.", {"metavar": "FILE"}),
+        "tls_client_ca": ("PEM authority that must have signed the clients' certificates.", {"metavar": "FILE"}),
+        "tls_min_version": ("The lowest version of TLS.", {"metavar": "1.2|1.3", "parser": _tls_version}),
+        "tls_ciphers": ("Cipher suites of TLS 1.2, by OpenSSL's names.", {"metavar": "LIST", "show_default": False}),
         "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
         "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
         "name_decision": ("Add route, engine and arm to the header of each reply.", {}),
+        "encoded_slashes": (
+            "Accept model names with %2F, %5C, %00 or dot segments in paths, which engines may read as another name "
+            "than the rules do.",
+            {},
+        ),
         "trust_forwarded": ("Keep incoming x-forwarded-* fields: another proxy is in front of this one.", {}),
+    },
+    "Operations on the inference ports": {
+        "allow_control": (
+            "Operations that change engines and that any client of the inference ports may use: load, unload, "
+            "logging, trace, separated by commas, or all. By default the admin API alone has them.",
+            {"metavar": "NAMES", "show_default": False},
+        ),
+        "http_restricted_api": (
+            "As Triton's, GROUP,..:KEY=VALUE: these groups of operations need the header KEY with this value over "
+            "HTTP, for example trace:admin-key=abc. The key opens load and unload, too. May be repeated.",
+            {"metavar": "TEXT", "envvar": "POINTSMAN_HTTP_RESTRICTED_API", "show_default": False},
+        ),
+        "grpc_restricted_protocol": (
+            "The same over gRPC, where the metadata is KEY behind triton-grpc-protocol-.",
+            {"metavar": "TEXT", "envvar": "POINTSMAN_GRPC_RESTRICTED_PROTOCOL", "show_default": False},
+        ),
     },
     "Admin port": {
         "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", {}),
@@ -109,10 +145,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "admin_keys": (
             "Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
-            "Without it, every process on this host is an admin.",
+            "Without it, the gateway makes one key, in admin.key of its data folder, for its own user on this host.",
             {"metavar": "FILE", "envvar": "POINTSMAN_ADMIN_KEYS", "show_default": False},
         ),
-        "open_metrics": ("With --admin-keys: /metrics needs no key.", {}),
+        "open_metrics": ("With --admin-keys: /metrics needs no key, as without it.", {}),
     },
     "Logs": {
         "access_log": ("Write one line per request to stdout.", {}),
@@ -194,6 +230,8 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
 }
 
+_ACCESS_OPTIONS = ("allow_control", "http_restricted_api", "grpc_restricted_protocol")
+
 
 def serve(**options: Any) -> int:
     """Serve: route requests by the rules to the engines, until SIGTERM or Ctrl-C.
@@ -205,17 +243,31 @@ def serve(**options: Any) -> int:
     if options["experiment_tick"] < _LEAST_TICK_SECONDS:
         raise typer.BadParameter("--experiment-tick is 100ms at the least")
     rules, ready_file = options.pop("rules"), options.pop("ready_file")
-    tls = _tls(*(options.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca")))
+    tls = _tls(*(options.pop(f"tls_{name}") for name in ("cert", "key", "client_ca", "min_version", "ciphers")))
+    access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
     options["redact"] = tuple(map(str.lower, options["redact"]))
-    return _run(Settings(tls=tls, limits=limits, **options), rules, ready_file)
+    return _run(Settings(tls=tls, limits=limits, operation_access=access, **options), rules, ready_file)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
     """The options of `serve`, for typer."""
-    types = get_type_hints(Settings) | get_type_hints(Limits) | {"rules": list[Path], "redact": list[str]}
+    types = (
+        get_type_hints(Settings)
+        | get_type_hints(Limits)
+        | {
+            "rules": list[Path],
+            "redact": list[str],
+            "tls_cert": list[Path],
+            "tls_key": list[Path],
+            "tls_min_version": str,
+            "tls_ciphers": str | None,
+        }
+    )
+    types |= dict.fromkeys(_ACCESS_OPTIONS, list[str] | None)
     defaults = {each.name: getattr(values, each.name) for values in (Settings(), Limits()) for each in fields(values)}
     defaults |= {"rules": inspect.Parameter.empty, "redact": list(defaults["redact"])}
+    defaults |= {"tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
         for name, (text, more) in options.items():
             names = ("--open-metrics",) if name == "open_metrics" else ()  # without --no-open-metrics
@@ -231,11 +283,27 @@ def _parameters() -> Iterator[inspect.Parameter]:
 serve.__signature__ = inspect.Signature([*_parameters()], return_annotation=int)  # type: ignore[attr-defined]
 
 
-def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:
-    if cert is not None and key is not None:
-        return ListenerTls(str(cert), str(key), str(client_ca) if client_ca is not None else None)
-    if cert is not None or key is not None or client_ca is not None:
-        raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] | None) -> OperationAccess:
+    try:
+        return OperationAccess(
+            read_allowed(allowed or ()),
+            RestrictedApis(http_restrictions(http or ())),
+            RestrictedApis(grpc_restrictions(grpc or ())),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _tls(
+    certs: list[Path], keys: list[Path], client_ca: Path | None, min_version: str, ciphers: str | None
+) -> ListenerTls | None:
+    if len(certs) != len(keys):
+        raise typer.BadParameter("each --tls-cert needs its --tls-key, and no other")
+    if certs:
+        ca = str(client_ca) if client_ca is not None else None
+        return ListenerTls(tuple(map(str, certs)), tuple(map(str, keys)), ca, min_version, ciphers)
+    if client_ca is not None or ciphers is not None:
+        raise typer.BadParameter("TLS needs --tls-cert and --tls-key")
     return None
 
 
@@ -245,15 +313,23 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.cli.supervisor import Supervisor
     from gateway.config.rules import load_rules
     from gateway.dry_run.rule_tests import tested
+    from gateway.dry_run.tls_check import with_tls_files
+    from gateway.net.listener_tls import listener_problems
     from gateway.net.server import loop_factory
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.ports import PortError
     from gateway.supervision.worker_pool import StartError
+    from gateway.yaml.problems import Severity
 
     set_up_logging(settings.log_format)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file)
-    loaded = tested(load_rules(paths))
+    if settings.tls is not None:
+        for severity, what in listener_problems(settings.tls):
+            print(f"pointsman: {severity.value}: {what}", file=sys.stderr)
+            if severity is Severity.ERROR:
+                return 2
+    loaded = tested(with_tls_files(load_rules(paths)))
     if loaded.problems:
         print_problems(loaded)
     if loaded.rules is None:

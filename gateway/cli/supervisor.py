@@ -7,20 +7,23 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.admin.app import make_app
-from gateway.admin.audit import AuditFile, RedisLog
+from gateway.admin.audit import AuditFile, OperationAudit, RedisLog
 from gateway.admin.auth import Access
 from gateway.admin.event_feed import Feed
+from gateway.admin.local_key import socket_path
 from gateway.admin.server import AdminServer, admin_server
+from gateway.admin.sign_in import sign_in_url
 from gateway.cli.check import summarize
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.net import descriptors
 from gateway.supervision.control_plane import ControlPlane
-from gateway.supervision.ports import PortError, ReservedPort, listen
+from gateway.supervision.ports import PortError, PrivateSocket, ReservedPort, listen
 from gateway.supervision.redis_setup import data_dir_of, versions_dir
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_pool import COMMAND, StartError, WorkerPool
@@ -63,8 +66,12 @@ class Supervisor:
         control = ControlPlane(settings, self._book, ports, self._worker_command)
         feed = Feed(control)
         log = RedisLog(control.store) if control.store is not None else AuditFile(data_dir_of(settings))
+        audit = OperationAudit(log)
+        control.workers.on_audited = audit.record
         server = admin_server(make_app(control, access, log, feed))
-        serving_admin = loop.create_task(server.serve([admin]))
+        private = PrivateSocket.listen(self._private_path(admin_port)) if access.local is not None else None
+        listeners = [admin] if private is None else [admin, private.socket]
+        serving_admin = loop.create_task(server.serve(listeners))
         try:
             starting = loop.create_task(self._start(control, server, serving_admin))
             stopping = loop.create_task(self._stop_signals.get())
@@ -74,18 +81,23 @@ class Supervisor:
                 control.run()
                 _log.info("%s", summarize(loaded))
                 self._announce(ports[0].port, ports[-1].port, admin_port)
+                if access.local is not None and sys.stderr.isatty():  # a terminal is no log
+                    print(f"sign in    {sign_in_url(self._admin_url(admin_port), access.local)}", file=sys.stderr)
             starting.cancel()
             await stopping
             return await self._drain(control.workers)
         finally:
             self._remove_ready_file()
             await control.stop_workers()
+            await audit.close()
             feed.close()
             server.stop()
             await asyncio.gather(serving_admin, return_exceptions=True)
             await control.close()
             for port in ports:
                 port.close()
+            if private is not None:
+                private.close()
 
     def _reserve_ports(self) -> list[ReservedPort]:
         """Raises: PortError."""
@@ -132,16 +144,23 @@ class Supervisor:
 
     def _announce(self, http_port: int, grpc_port: int, admin_port: int) -> None:
         """Log the addresses, then write the ready file: its reader may read the log."""
-        host, admin_host = _in_url(self._settings.host), _in_url(self._settings.admin_host)
+        host, admin = _in_url(self._settings.host), self._admin_url(admin_port)
         _log.info("inference  %s://%s:%d/v2", "https" if self._settings.tls else "http", host, http_port)
         _log.info("gRPC       %s:%d", host, grpc_port)
-        _log.info("page       http://%s:%d/", admin_host, admin_port)
-        _log.info("metrics    http://%s:%d/metrics", admin_host, admin_port)
+        _log.info("page       %s/ (`pointsman page` prints a link that signs in)", admin)
+        _log.info("metrics    %s/metrics", admin)
         if self._ready_file is not None:
             content = {"http": http_port, "grpc": grpc_port, "admin": admin_port, "pid": os.getpid()}
             partial = self._ready_file.with_name(self._ready_file.name + ".partial")
             partial.write_text(json.dumps(content) + "\n")
             partial.rename(self._ready_file)
+
+    def _admin_url(self, port: int) -> str:
+        return f"http://{_in_url(self._settings.admin_host)}:{port}"
+
+    def _private_path(self, port: int) -> Path | None:
+        folder = data_dir_of(self._settings)
+        return socket_path(folder, port) if folder is not None else None
 
     def _remove_ready_file(self) -> None:
         if self._ready_file is not None:

@@ -66,6 +66,7 @@ class _Gateway:
     grpc: str
     admin: str
     rules: Path
+    data_dir: Path
 
 
 def up(
@@ -124,8 +125,8 @@ def up(
                 _start_triton(stack, console, folder)
             ports = {"--http-port": http_port, "--grpc-port": grpc_port, "--admin-port": admin_port}
             options = [f"{option}={port}" for option, port in ports.items()]
-            options.append(f"--data-dir={(data_dir or folder / 'state').absolute()}")
-            gateway = _start_gateway(stack, folder, rules, options, redis)
+            state = (data_dir or folder / "state").absolute()
+            gateway = _start_gateway(stack, folder, rules, options, redis, state)
             if engine is not None:
                 request_metadata(console, gateway.base)
             else:
@@ -222,7 +223,9 @@ def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
     console.print(f"Triton serves [bold]adder[/] too: half of its requests each, by an experiment ({triton.http_url})")
 
 
-def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection[str], redis: str) -> _Gateway:
+def _start_gateway(
+    stack: ExitStack, folder: Path, rules: Path, more: Collection[str], redis: str, data_dir: Path
+) -> _Gateway:
     """Start `pointsman serve` with more options, and wait until it serves. Redis' URL may contain a password: it is
     passed by the environment.
 
@@ -231,7 +234,8 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection
     from gateway.demo.processes import start
 
     ready = folder / "gateway.json"
-    options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
+    options = ["--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s"]
+    options.append(f"--data-dir={data_dir}")
     process, result = start(
         stack,
         "The gateway",
@@ -242,7 +246,7 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection
         variables={"POINTSMAN_REDIS": redis},
     )
     base, grpc, admin = (f"127.0.0.1:{result[port]}" for port in ("http", "grpc", "admin"))
-    return _Gateway(process, f"http://{base}", grpc, f"http://{admin}", rules)
+    return _Gateway(process, f"http://{base}", grpc, f"http://{admin}", rules, data_dir)
 
 
 def _print_next_steps(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
@@ -252,9 +256,8 @@ def _print_next_steps(console: Console, gateway: _Gateway, models: Collection[st
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
     console.print(f"  gRPC        {gateway.grpc} (both ports take both)")
-    console.print(f"  the page    {admin}/  (the fleet live, explain, a playground)")
+    console.print(f"  the page    {admin}/  (the fleet live, explain, a playground; `pointsman page` signs in)")
     console.print(f"  metrics     {admin}/metrics")
-    console.print(f"  engines     {admin}/engines")
     console.print(f"  rules       {rules} (edit it: the gateway notices)", soft_wrap=True)
     console.print("\n[bold]Try next[/]")
     if models:
@@ -271,5 +274,7 @@ def _print_next_steps(console: Console, gateway: _Gateway, models: Collection[st
         call = 'get_model_metadata("adder")' if models else "get_server_metadata()"
         script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{call})'
         console.print(f"  {sys.executable} -c '{script}'", soft_wrap=True, markup=False)
-    console.print(f"  {Path(sys.executable).parent / 'pointsman'} engines --admin {admin}", soft_wrap=True)
-    console.print(f"  {Path(sys.executable).parent / 'pointsman'} explain {rules} --model adder", soft_wrap=True)
+    pointsman = Path(sys.executable).parent / "pointsman"
+    for command in ("page", "engines"):
+        console.print(f"  {pointsman} {command} --admin {admin} --data-dir {gateway.data_dir}", soft_wrap=True)
+    console.print(f"  {pointsman} explain {rules} --model adder", soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway.config.auth_specs import AccessSpec
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.sessions import read_session
 from gateway.config.specs import (
@@ -55,6 +56,8 @@ def read_route(node: Node, reading: Reading) -> RouteSpec | None:
         reading.error(node.location, f"route {route.name!r} names an engine and an experiment: it can have one of them")
     if route.engine is None and route.experiment is None:
         reading.error(node.location, f"route {route.name!r} names neither an engine nor an experiment")
+    if AccessSpec() in (*route.allow, *route.refuse):
+        reading.error(node.location, f"route {route.name!r} names nobody: tenant, key or claim says whom")
     if route.shadow is not None and route.session.history is not None:
         assert route.shadow.location is not None
         what = "a shadow would answer without the turns that 'session' keeps: a route can have one of them"

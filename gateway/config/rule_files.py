@@ -85,10 +85,17 @@ class RuleFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
+        self._others: tuple[Path, ...] = ()
         self._places: tuple[Path, ...] = ()  # the paths, and the files that they have come to
         self._stamps: _Stamps = ()
         self._num_unread = 0  # looks since the files were read
         self._seen = self._look()
+
+    def watch_too(self, others: Sequence[Path]) -> None:
+        """Notice changes of these files, too, which the rules refer to. They count as changed once, since they may have
+        changed after they were read."""
+        if self._others != tuple(others):
+            self._others, self._stamps = tuple(others), ()
 
     def changed(self) -> bool:
         """Whether names or contents differ from the last call (the first time: from the construction).
@@ -112,8 +119,8 @@ class RuleFiles:
     def _look(self) -> str:
         now = time.time()
         before = _stamps(self._places)
-        files, problems = read_files(self._paths)
-        places = (*self._paths, *(file.path for file in files))
+        files, problems = read_files((*self._paths, *self._others))
+        places = (*self._paths, *self._others, *(file.path for file in files))
         # A file that changes while it is read has other stamps afterwards; a missing one may be anywhere.
         is_settled = places == self._places and not problems and _are_settled(before, now)
         self._places, self._num_unread = places, 0

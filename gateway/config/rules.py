@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.config.auth import check_access, read_auth
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.reachability import find_unreachable
@@ -26,7 +27,7 @@ from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 
-_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "identity", "limits", "tests")
+_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "auth", "identity", "limits", "tests")
 _VERSION = "1"
 # Unknown names with a suggestion: each is compared with all that are declared, which may be thousands.
 _MAX_SUGGESTED = 20
@@ -112,7 +113,11 @@ _LISTED: Mapping[str, Callable[[Node, Reading], Any]] = {
     "limits": read_limit,
     "tests": read_test,
 }
-_SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {"forcing": read_forcing, "identity": read_identity}
+_SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {
+    "auth": read_auth,
+    "forcing": read_forcing,
+    "identity": read_identity,
+}
 
 
 def _read_sections(root: Map, sections: dict[str, Any], reading: Reading) -> None:
@@ -189,6 +194,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
         by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
     check_sessions(rules, reading)
+    check_access(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

@@ -9,19 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gateway.config.operation_access import OperationAccess
+from gateway.net.listener_tls import ListenerTls
 from gateway.protocol.json_bounds import JsonBounds
 
 # What a compressed body may hold whatever its ratio.
 _FREE_INFLATED_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerTls:
-    """TLS on the listener: PEM files; `client_ca` requires client certificates signed by it."""
-
-    cert: str
-    key: str
-    client_ca: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class Settings:
     grpc_port: int = 8001
     admin_port: int = 8002
     admin_host: str = "127.0.0.1"
-    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and only they
+    admin_keys: Path | None = None  # who may use the admin API; without it this gateway's user, on this host
     open_metrics: bool = False  # /metrics needs no key even if there are keys
     id: str = "triton"  # the server's name in /v2, as Triton's own `--id`: clients compare it
     workers: int = 1
@@ -94,6 +87,9 @@ class Settings:
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
     ready_when: Literal["all", "any"] = "all"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
+    operation_access: OperationAccess = field(default_factory=OperationAccess)
+    # Names of models in paths may have encoded slashes, backslashes, NULs and dot segments: engines may read others
+    encoded_slashes: bool = False
     trust_forwarded: bool = False  # keep incoming x-forwarded-* (behind another proxy) instead of replacing them
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Literal, NamedTuple
 
 from gateway.config import value_parsers
+from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
@@ -311,6 +312,8 @@ class RouteSpec:
     resume: bool = False  # a generation that breaks off continues elsewhere
     session: SessionSpec = SessionSpec()
     shadow: ShadowSpec | None = None  # a second engine that gets copies, for comparison
+    allow: tuple[AccessSpec, ...] = ()  # the callers who may use it; empty: all
+    refuse: tuple[AccessSpec, ...] = ()  # those who may not, whatever `allow` says
     location: Location | None = None
 
 
@@ -359,6 +362,8 @@ class IdentitySpec:
     # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata
     session_parameters: tuple[Text, ...] = ("session_id", "sequence_id")
     tenant_header: ClientHeaderName = "x-tenant"
+    trust_header: bool = False  # with `auth:`, the tenant header of a client is believed instead of its key's tenant
+    trusted_proxies: tuple[Network, ...] = ()  # the same for clients that connect from there
     session_cookie: Text | None = None  # the name of a cookie, read where the header is missing
     session_ttl: PositiveDuration = 3600.0  # how long a session that is not seen is remembered
 
@@ -426,6 +431,7 @@ class RulesSpec:
     routes: tuple[RouteSpec, ...]
     experiments: Mapping[str, ExperimentSpec] = field(default_factory=dict)
     identity: IdentitySpec = IdentitySpec()
+    auth: AuthSpec | None = None  # None: callers are not authenticated
     digest: str = ""  # of the files' contents: the same text has the same digest everywhere
     limits: tuple[LimitSpec, ...] = ()
     layers: Mapping[str, LayerSpec] = field(default_factory=dict)

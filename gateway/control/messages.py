@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
@@ -179,6 +180,13 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """From a worker: an operation that changes engines has ended."""
+
+    record: AuditRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a child: it accepts connections."""
 
@@ -194,5 +202,5 @@ class WorkerFailed:
 Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
-_Report = QueryReply | CountersPart | Decisions | Serving | WorkerFailed
+_Report = QueryReply | CountersPart | Decisions | Audited | Serving | WorkerFailed
 Message = _Rules | Setting | _Command | _Report

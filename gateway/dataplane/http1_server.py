@@ -147,7 +147,7 @@ class Http1ServerConnection(Http1Server):
 
     def _head_received(self, head: bytes, body: bytes) -> None:
         try:
-            request = self.plane.read(head)
+            request = self.plane.read(head, self.peer)
         except GatewayError as error:
             self._give_up(error)
             return

@@ -21,9 +21,10 @@ class Limit:
 
     __slots__ = ("accounts", "counts", "read_key", "spec")
 
-    def __init__(self, spec: LimitSpec, identity: IdentitySpec) -> None:
+    def __init__(self, spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False) -> None:
+        """`is_verified`: the rules have `auth:`, so tenants and keys are those of verified callers."""
         self.spec = spec
-        self.read_key = reader_of(spec, identity)
+        self.read_key = reader_of(spec, identity, is_verified=is_verified)
         self.accounts: dict[LimitKey, Account] = {}
         self.counts = Counts()
 

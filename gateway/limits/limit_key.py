@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.protocol.principal import KEY_FIELD
 from gateway.protocol.sequence import read_name
 
 # One value for each entry of `per`, in its order.
@@ -48,11 +49,13 @@ class LimitedRequest(Protocol):
         ...
 
 
-def header_names(spec: LimitSpec, identity: IdentitySpec) -> frozenset[bytes]:
-    """The names of the header fields that a key is read from, in lower case."""
+def header_names(spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False) -> frozenset[bytes]:
+    """The names of the header fields that a key is read from, in lower case. `is_verified`: the rules have `auth:`."""
     names: set[str] = set()
     for part in spec.per:
-        if part == "key":
+        if part == "key" and is_verified:
+            names.add(KEY_FIELD.decode())
+        elif part == "key":
             names.update(("authorization", "x-api-key", "api-key"))
         elif part.startswith("header:"):
             names.add(part.removeprefix("header:"))
@@ -63,9 +66,11 @@ def header_names(spec: LimitSpec, identity: IdentitySpec) -> frozenset[bytes]:
     return frozenset(name.encode("ascii") for name in names)
 
 
-def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedRequest], LimitKey]:
-    """Returns: the function that reads a request's key; a missing value is empty."""
-    readers = [_reader(part, identity) for part in spec.per]
+def reader_of(
+    spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False
+) -> Callable[[LimitedRequest], LimitKey]:
+    """Returns: the function that reads a request's key; a missing value is empty. `is_verified`: as above."""
+    readers = [_reader(part, identity, is_verified) for part in spec.per]
     if not readers:
         return lambda request: b""
     if len(readers) == 1:
@@ -73,16 +78,21 @@ def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedReque
     return lambda request: tuple([read(request) for read in readers])
 
 
-def _reader(part: str, identity: IdentitySpec) -> Callable[[LimitedRequest], bytes]:
+def _reader(part: str, identity: IdentitySpec, is_verified: bool) -> Callable[[LimitedRequest], bytes]:
     if part == "route":
         return lambda request: request.route.encode()
     if part == "key":
-        return _key
+        return _verified_key if is_verified else _key
     if part == "session":
         header = identity.session_header.encode()
         return lambda request: (request.session or read_name(request.field(header) or b"")).encode()
     name = (identity.tenant_header if part == "tenant" else part.removeprefix("header:")).encode("ascii")
     return lambda request: _bounded(request.field(name) or b"")
+
+
+def _verified_key(request: LimitedRequest) -> bytes:
+    """The id of the verified API key, or the subject of the token."""
+    return _bounded(request.field(KEY_FIELD) or b"")
 
 
 def _key(request: LimitedRequest) -> bytes:

@@ -17,7 +17,8 @@ _FLUSH_LINES = 500
 
 @dataclass(frozen=True, slots=True)
 class AccessLogEntry:
-    """A request that has ended. `reason` is the kind of a failure, empty where an engine answered."""
+    """A request that has ended. `reason` is the kind of a failure, empty where an engine answered; `tenant` and `key`,
+    which is an id and no secret, are those of a verified caller."""
 
     peer: str
     method: str
@@ -30,6 +31,8 @@ class AccessLogEntry:
     reason: str
     seconds: float
     request_id: str
+    tenant: str = ""
+    key: str = ""
 
 
 class AccessLog:
@@ -69,7 +72,8 @@ def _as_json(entry: AccessLogEntry) -> str:
 def _as_text(entry: AccessLogEntry) -> str:
     where = " ".join(part for part in (entry.route, entry.arm, entry.engine, entry.endpoint) if part) or "-"
     reason = f" {entry.reason}" if entry.reason else ""
+    caller = f" {entry.tenant}/{entry.key}" if entry.tenant else ""
     return (
-        f'{_now()} {entry.peer} "{entry.method} {entry.target}" {entry.status}{reason} '
+        f'{_now()} {entry.peer}{caller} "{entry.method} {entry.target}" {entry.status}{reason} '
         f"{entry.seconds * 1e3:.1f}ms {where} {entry.request_id}"
     )

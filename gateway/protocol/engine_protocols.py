@@ -49,6 +49,7 @@ class ProtocolTraits:
     takes_binary_tensors: bool = True  # behind the JSON of a V2 body
     reports_decoupled: bool = True  # whether a model's configuration says how many responses a request may have
     write_target: WriteTarget | None = None  # None: the path does not matter, nothing passes
+    version_mark: str = ""  # in a model's name, before what the engine reads as its version or label
     models_path: str | None = None  # where it lists its models in OpenAI's form
     rule_keys: frozenset[str] = frozenset()  # the keys of an engine in rule files that not every protocol has
 
@@ -139,6 +140,7 @@ class EngineProtocol(Enum):
                 "/tensorflow.serving.ModelService/GetModelStatus", lambda status, message: status != UNAVAILABLE
             ),
             generates_text=False,
+            version_mark=":",
         ),
     )
     TORCHSERVE = (
@@ -147,6 +149,7 @@ class EngineProtocol(Enum):
             ready_paths=("/ping",),
             grpc_check=GrpcCheck("/org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping", _is_healthy),
             generates_text=False,
+            version_mark="/",  # it splits the path once the escapes are decoded
             rule_keys=frozenset({"envelope"}),
         ),
     )

@@ -21,12 +21,15 @@ class ErrorKind(Enum):
     """What went wrong, as `x-pointsman-reason` names it, and its HTTP and gRPC status."""
 
     BAD_REQUEST = "bad_request", 400, 3  # INVALID_ARGUMENT
+    UNAUTHENTICATED = "unauthenticated", 401, 16  # UNAUTHENTICATED
     FORBIDDEN = "forbidden", 403, 7  # PERMISSION_DENIED
+    RESTRICTED = "restricted", 403, 14  # UNAVAILABLE, as Triton
     NOT_FOUND = "not_found", 404, 5  # NOT_FOUND
     NO_ROUTE = "no_route", 404, 5
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, 12  # UNIMPLEMENTED
     HEADERS_TOO_LARGE = "headers_too_large", 431, 8  # RESOURCE_EXHAUSTED
     BODY_TOO_LARGE = "body_too_large", 413, 8
+    UNSUPPORTED_CODING = "unsupported_coding", 415, 12
     REQUEST_TIMEOUT = "request_timeout", 408, 4  # DEADLINE_EXCEEDED
     NO_HEALTHY_ENDPOINT = "no_healthy_endpoint", 503, 14  # UNAVAILABLE
     SEQUENCE_LOST = "sequence_lost", 503, 14

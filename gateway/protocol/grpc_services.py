@@ -14,6 +14,7 @@ from gateway.protocol import protobuf
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import SERVICE
 from gateway.protocol.grpc_status import INVALID_ARGUMENT
+from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import Message
 from gateway.protocol.protobuf_wire import fields
 
@@ -60,6 +61,10 @@ def unknown_service(service: str) -> GatewayError:
 
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 PATHS = {f"/{package}.ServerReflection/ServerReflectionInfo".encode("ascii"): package for package in PACKAGES}
+# The operation that each path stands for where operations are restricted.
+OPERATIONS = {CHECK_PATH: Operation.SERVER_READY, WATCH_PATH: Operation.SERVER_READY} | dict.fromkeys(
+    PATHS, Operation.SERVER_METADATA
+)
 
 _NOT_FOUND = 5
 

@@ -28,7 +28,7 @@ from gateway.protocol.protobuf_wire import (
     skip,
     write_varint,
 )
-from gateway.protocol.v2_facts import MAX_RANK, NO_BODY, BodyFacts, InputFacts, Scalar
+from gateway.protocol.v2_facts import MAX_RANK, BodyFacts, InputFacts, Scalar
 
 MODEL_TAG = 0x0A  # field 1, bytes
 _VERSION_TAG = 0x12
@@ -260,12 +260,12 @@ def read_body_facts(message: bytes) -> BodyFacts:
     )
 
 
-def facts_or_none(message: bytes) -> BodyFacts:
-    """The same, for rules: a message that cannot be read has no facts, and its receiver reports the error."""
+def facts_or_error(message: bytes) -> BodyFacts:
+    """The same, for rules, which refuse a message that they need and cannot read."""
     try:
         return read_body_facts(message)
-    except GatewayError:
-        return NO_BODY
+    except GatewayError as error:
+        return BodyFacts(error=error)
 
 
 def _add_parameter(parameters: dict[str, Scalar], entry: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.json_reader import read_json
 
 # Up to here, a body cannot hold more than a few milliseconds of work.
 SHORT_BYTES = 64 * 1024
@@ -35,9 +36,10 @@ class JsonBounds(NamedTuple):
     items: int = 4096
 
     def read(self, body: bytes) -> Any:
-        """The document of a body. Raises: GatewayError(BODY_TOO_LARGE) where it has more; orjson.JSONDecodeError."""
+        """The document of a body. Raises: GatewayError(BODY_TOO_LARGE) where it has more; ValueError where it
+        is none (`read_json`)."""
         self.check_values(body)
-        document = orjson.loads(body)
+        document = read_json(body)
         if len(body) > SHORT_BYTES and _has_more_items(document, self.items):
             raise self._too_many_items()
         return document

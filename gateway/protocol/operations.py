@@ -12,6 +12,8 @@ from enum import Enum
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
+from gateway.protocol.errors import GatewayError, bad_request
+
 # The version of Triton whose protocol this is, which clients of V2 read in `/v2`.
 TRITON_VERSION = "2.51.0"
 
@@ -178,6 +180,21 @@ _APIS = {
 }
 
 
+# What servers that decode a path before they split it read as other segments, or as the path's end: encoded slashes,
+# backslashes and NULs, dot segments (RFC 3986 section 5.2.4), and a fragment, which no request target has.
+_AMBIGUOUS = re.compile(r"%(?:2f|5c|00)|[\\#]|/(?:\.|%2e){1,2}(?:/|\Z)", re.IGNORECASE)
+
+
+def ambiguous_path(path: str) -> GatewayError | None:
+    """Why a path with a model's name is refused: servers disagree about the name. None where all read the same. Only
+    servers that split a path before they decode it, or never decode it, as Triton, can have such names."""
+    found = _AMBIGUOUS.search(path)
+    if found is None:
+        return None
+    what = f"a name in the path has {found[0].strip('/')!r}, which servers read in different ways"
+    return bad_request(f"{what}; --encoded-slashes accepts it")
+
+
 def path_segment(name: str) -> str:
     """A model's name as it stands in a path. Triton does not resolve escapes, so only what must be is escaped (RFC 3986
     section 3.3)."""
@@ -185,7 +202,12 @@ def path_segment(name: str) -> str:
 
 
 def model_path(model: str, version: str) -> str:
-    """Where REST has a model; of its default version where that is empty."""
+    """Where REST has a model; of its default version where that is empty.
+
+    Raises: GatewayError(BAD_REQUEST) where the version is no number: a path takes no other.
+    """
+    if version and not (version.isascii() and version.isdigit()):
+        raise bad_request(f"model_version {version[:80]!r} is no number")
     path = f"/v2/models/{path_segment(model)}"
     return f"{path}/versions/{version}" if version else path
 

@@ -38,6 +38,7 @@ class BodyFacts:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     inputs: tuple[InputFacts, ...] = ()
     has_image: bool = False  # some message has an image in it
+    error: GatewayError | None = None  # why the body cannot be read; a rule that asks for it refuses the request
 
 
 NO_BODY = BodyFacts()
@@ -62,7 +63,7 @@ def read_body_facts(operation: Operation, body: bytes, bounds: JsonBounds = BOUN
         return NO_BODY
     try:
         message = _read(body, bounds)
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise bad_request(f"failed to parse the request JSON: {error}") from error
     if not isinstance(message, dict):
         raise bad_request("the request JSON must be an object")
@@ -87,7 +88,7 @@ def read_parameters(operation: Operation, body: bytes, bounds: JsonBounds = BOUN
         if operation is Operation.INFER:
             return _scalars(_object(message, "parameters"))
         return _generate_parameters(message)
-    except orjson.JSONDecodeError:
+    except ValueError:
         return {}
     except GatewayError as error:
         if error.kind is ErrorKind.BODY_TOO_LARGE:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from gateway.config.specs import HistorySpec, ReplaySpec
 from gateway.protocol.operations import Operation
+from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.routing.assignment import Forced
@@ -32,6 +33,7 @@ class Facts:
     session: str | None = None
     has_session: bool = True
     forced: Forced | None = None  # an arm chosen by the request, with a valid key
+    principal: Principal | None = None  # the verified caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +88,4 @@ class Undecided(Enum):
 
     NEEDS_BODY = "a rule that could still match asks for a field of the body"
     NO_ROUTE = "no route matches"
+    FORBIDDEN = "the caller may not use the route that matches"

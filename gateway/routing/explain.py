@@ -107,6 +107,9 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
     targets = table.targets_for(facts) if facts.operation in FLEET_OPERATIONS else ()
     if winner is None:
         return Explanation(tuple(steps), Undecided.NO_ROUTE, targets=targets)
+    as_read = table.facts_as_read(winner, facts, chance)
+    if as_read is not None:
+        return explain(table, as_read, chance)
     decision = winner.choose(facts, chance, in_head)
     if targets:
         return Explanation(tuple(steps), decision, targets=targets)

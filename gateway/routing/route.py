@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession, id_of
+from gateway.routing.access import access_of
 from gateway.routing.assignment import Forced, Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.matchers import compile_match
@@ -63,7 +65,15 @@ class Route:
         self._needs_body_for_arm = forcing.reads_bodies and split is not None
         self._repeatable = tuple(Decision(target) for target in self.targets)
         self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
-        is_constant = not (self.head or self.body or self.split or self._session)
+        self.place = 0  # among the routes of its table
+        # Where engines read a version in the name that a client writes: what stands before it
+        self.version_marks = frozenset(
+            mark
+            for target in targets
+            if target.model is None and (mark := engines[target.engine].protocol.traits.version_mark)
+        )
+        self.access = access_of(spec)
+        is_constant = not (self.head or self.body or self.split or self._session or self.version_marks or self.access)
         self.always = self._repeatable[0] if is_constant else None
 
     def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
@@ -72,6 +82,8 @@ class Route:
         Session and unit are looked up before any random assignment: a request that is decided again with its body must
         not be randomized twice.
         """
+        if self.access is not None and not self.access.admits(facts.principal):
+            return Undecided.FORBIDDEN
         session = self._session.find(facts) if self._session is not None else _NOTHING
         if session is None:
             return Undecided.NEEDS_BODY
@@ -101,6 +113,18 @@ class Route:
         if arm is None:
             arm = self._out
         return Decision(self.targets[arm], session.value, in_head and unit.in_head, text)
+
+    def name_as_read(self, model: str) -> str:
+        """A model's name as this route's engines read it, without a version or label. A route that names a model with
+        its label takes just that one."""
+        if self.model is None or model not in self.model.patterns:
+            for mark in self.version_marks:
+                model = model.partition(mark)[0]
+        return model
+
+    def admits(self, principal: Principal | None) -> bool:
+        """Whether a caller may use the route."""
+        return self.access is None or self.access.admits(principal)
 
     @property
     def is_fork(self) -> bool:

@@ -9,6 +9,7 @@ model has many routes, tenant and headers select as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from heapq import merge
 
 from gateway.config.globs import PatternIndex
@@ -58,9 +59,11 @@ class Table:
         self.targets: list[Target] = []
         self._by_pattern: PatternIndex[int] = PatternIndex()  # places of routes
         self._for_any_model: list[int] = []
+        self._places = {spec.name: place for place, spec in enumerate(rules.routes)}
         for place, spec in enumerate(rules.routes):
             split = self.splits[spec.experiment] if spec.experiment else None
             route = Route(spec, split, rules.engines, rules.identity, self.forcing)
+            route.place = place
             self.routes.append(route)
             self.targets += route.targets
             for pattern in dict.fromkeys(spec.match.model):
@@ -68,6 +71,7 @@ class Table:
             if not spec.match.model:
                 self._for_any_model.append(place)
             yield
+        self.restricts = any(route.access is not None for route in self.routes)  # to some callers
         self._unnamed = self._until_certain(self._for_any_model)
         # For models that have many routes, which then differ in their headers
         self._index: RouteIndex | None = None
@@ -82,7 +86,9 @@ class Table:
     def decide(self, facts: Facts, chance: Callable[[], float]) -> Decision | Undecided:
         """The decision for a request; `chance` returns a number in [0, 1), for requests without a unit.
 
-        Undecided.NEEDS_BODY: read the body's facts (NO_BODY if they cannot be read) and decide again.
+        Undecided.NEEDS_BODY: read the body's facts and decide again.
+
+        Raises: GatewayError where a route asks for a body that cannot be read.
         """
         in_head = True
         index = self._index
@@ -97,17 +103,38 @@ class Table:
                     continue  # only inferences have parameters and inputs
                 if facts.body is None:
                     return Undecided.NEEDS_BODY
+                if facts.body.error is not None:
+                    raise facts.body.error
                 in_head = False
                 if not all_hold(route.body, facts.body):
                     continue
+            if route.version_marks and (as_read := self.facts_as_read(route, facts, chance)) is not None:
+                return self.decide(as_read, chance)
             return route.choose(facts, chance, in_head)
         return Undecided.NO_ROUTE
 
+    def facts_as_read(self, route: Route, facts: Facts, chance: Callable[[], float]) -> Facts | None:
+        """The facts with the model's name as the engines of this route read it, if these facts belong to an earlier
+        route, or need the body to tell: `model:label` must not pass by the rules for `model`."""
+        model = route.name_as_read(facts.model)
+        if model == facts.model:
+            return None
+        as_read = replace(facts, model=model)
+        decision = self.decide(as_read, chance)
+        if isinstance(decision, Decision):
+            return as_read if self._places[decision.target.route] < route.place else None
+        if decision is Undecided.FORBIDDEN:
+            forbidding = self.route_of(as_read)
+            return as_read if forbidding is None or forbidding.place < route.place else None
+        return as_read if decision is Undecided.NEEDS_BODY else None
+
     def route_of(self, facts: Facts) -> Route | None:
-        """The route of all requests with this head; None if it depends on their bodies."""
+        """The route of all requests with this head; None if it depends on their bodies, or on what an engine reads in
+        the model's name."""
         for route in self.candidates(facts.model):
             if all_hold(route.head, facts):
-                return None if route.body and facts.operation in INFERENCE_OPERATIONS else route
+                by_body = route.body and facts.operation in INFERENCE_OPERATIONS
+                return None if by_body or route.name_as_read(facts.model) != facts.model else route
         return None
 
     def targets_for(self, facts: Facts) -> tuple[Target, ...]:
@@ -119,11 +146,21 @@ class Table:
         targets: dict[tuple[str, str | None], Target] = {}
         for route in self.candidates(facts.model):
             if all_hold(route.head, facts):
-                for target in route.targets:
+                for target in route.targets if route.admits(facts.principal) else ():
                     targets.setdefault((target.engine, target.model), target)
                 if not route.body:
                     break
         return tuple(targets.values())
+
+    def hides(self, facts: Facts) -> bool:
+        """Whether the caller may not use a model, by the name that clients use or by that at an engine."""
+        for route in self.candidates(facts.model):
+            if not route.body and all_hold(route.head, facts):
+                if not route.admits(facts.principal):
+                    return True
+                break
+        renamed = [route for route in self.routes if any(target.model == facts.model for target in route.targets)]
+        return bool(renamed) and not any(route.admits(facts.principal) for route in renamed)
 
     def candidates(self, model: str) -> tuple[Route, ...]:
         """The routes that can take a model, in order, up to the first that takes all of its requests."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.dataplane.context.capture import Capture
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.infer_message_head import facts_or_none, read_names
+from gateway.protocol.infer_message_head import facts_or_error, read_names
 from gateway.protocol.llm.model_name import find_model
 from gateway.protocol.operations import OF_V2, ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.v2_facts import BodyFacts, InputFacts, read_body_facts
@@ -36,7 +36,7 @@ def read_request(capture: Capture) -> CapturedRequest:
     if _SHARED_MEMORY in body:  # the candidate would overwrite the outputs that the client reads
         return CapturedRequest(_CALL, refusal="shared_memory")
     if capture.facts.is_call:
-        facts = facts_or_none(body)
+        facts = facts_or_error(body)
         return _repeatable(_CALL, _named(body), facts, "")
     head = read_request_head(capture.facts.head.encode("latin-1"))
     call = read_path(head.target.partition(b"?")[0].decode("latin-1"))

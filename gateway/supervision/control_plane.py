@@ -15,6 +15,7 @@ from gateway.config.specs import RulesSpec
 from gateway.control.messages import SetDrained, SetLogLevel, SetWeights
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
+from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
@@ -138,6 +139,7 @@ class ControlPlane:
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
             await self.count()
+            reload_changed()  # of the probes
 
     # Changes that concern several parts
 
@@ -148,6 +150,9 @@ class ControlPlane:
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
+        elif self.workers.rules.auth != rules.auth:
+            self.workers.use_rules(rules, number)
+            _log.info("other keys of clients are in force")
 
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):

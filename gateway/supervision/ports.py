@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.config.settings import Settings
 from gateway.net import sockets
+
+_log = logging.getLogger("pointsman")
 
 # Linux spreads connections over all sockets that listen on a port with SO_REUSEPORT; elsewhere one of them gets all,
 # so there the workers share a single socket.
@@ -51,6 +55,39 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         listener.close()
         raise _refusal(error, host, port, option) from error
     return listener
+
+
+class PrivateSocket:
+    """A Unix socket that listens for this user alone, until it is closed."""
+
+    def __init__(self, path: Path, listener: socket.socket) -> None:
+        self.socket = listener
+        self._path = path
+
+    @classmethod
+    def listen(cls, path: Path | None) -> PrivateSocket | None:
+        """None where there can be none: the path is too long, its folder cannot be written, or another gateway listens
+        there."""
+        if path is None:
+            return None
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(str(path)) == 0:
+                    raise OSError(errno.EADDRINUSE, "another gateway listens there")
+            path.unlink(missing_ok=True)  # left by a crash
+            listener.bind(str(path))
+            path.chmod(0o600)  # before it listens
+            listener.listen()
+        except OSError as error:
+            listener.close()
+            _log.debug("there is no socket %s: %s", path, error)
+            return None
+        return cls(path, listener)
+
+    def close(self) -> None:
+        self.socket.close()
+        self._path.unlink(missing_ok=True)
 
 
 class ReservedPort:

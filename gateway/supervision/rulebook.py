@@ -10,20 +10,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
 
+from gateway.config.auth_specs import AuthSpec
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.rule_tests import tested
+from gateway.dry_run.tls_check import with_tls_files
 from gateway.rule_versions.editor import Edit
 from gateway.rule_versions.store import VersionStore, named
 from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
-from gateway.upstream.tls import engines_tls
-from gateway.yaml.problems import Location, Problem
 
 _log = logging.getLogger("pointsman")
 
@@ -103,7 +102,7 @@ class Rulebook:
         if latest is not None and self.base in (latest.base, latest.digest):
             restored = self._restored(latest, loaded)
             if restored is not None:
-                self._loaded = restored
+                self._use(restored)
                 self._version = self._rebased(latest, restored)
                 if not self._version.is_exported:
                     _log.info("%s is in force, since the files are those that it is based on", latest)
@@ -126,7 +125,8 @@ class Rulebook:
             try:
                 await self._until_due()
                 async with self._one_at_a_time:
-                    if self._take(await asyncio.to_thread(judge_files, self._paths)):
+                    before = self.rules.auth
+                    if self._take(await asyncio.to_thread(judge_files, self._paths)) or await self._have_keys(before):
                         return self.rules
             except Exception:  # a bug must not end the watch
                 _log.exception("cannot read the rules; rules %d stay in force", self.number)
@@ -222,7 +222,7 @@ class Rulebook:
         self.base_files = tuple(map(str, loaded.files))
         if self.base in (before, self.rules.digest):
             if self.base == self.rules.digest:
-                self._loaded = loaded
+                self._use(loaded)
             self.problems = [str(problem) for problem in self._loaded.problems]
             self._version = self._rebased(self.in_force, self._loaded)
             _log.info("the rules have not changed; rules %d stay in force", self.number)
@@ -231,13 +231,30 @@ class Rulebook:
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True
 
+    async def _have_keys(self, before: AuthSpec | None) -> bool:
+        """Whether other keys of clients are in force than before, under rules whose texts are the same."""
+        if self.rules.auth is before and before is not None:  # a version that the files on disk do not have
+            loaded = await asyncio.to_thread(judge_texts, self.texts)
+            if loaded.rules is None or loaded.rules.auth == before:
+                return False
+            self._use(loaded)
+        if self.rules.auth == before:
+            return False
+        _log.info("the keys of clients have changed")
+        return True
+
     def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, **origin: Any) -> None:
         assert loaded.rules is not None
         names = tuple(loaded.texts)
         digest = loaded.rules.digest
         version = Version(0, time(), author, reason, source, digest, self.base, names, self.base_files, **origin)
         self._version = self._store.add(version, loaded.texts)
+        self._use(loaded)
+
+    def _use(self, loaded: LoadedRules) -> None:
         self._loaded = loaded
+        auth = self.rules.auth
+        self._watched.watch_too([Path(file) for file in auth.files] if auth is not None else [])
 
     def _restored(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:
         """The rules of the version that was in force; None where they are no longer valid."""
@@ -287,22 +304,4 @@ def judge_texts(texts: Mapping[str, str]) -> LoadedRules:
 
 def _checked(loaded: LoadedRules) -> LoadedRules:
     """Loaded rules after the checks that need this host: certificate files, and the rules' own tests."""
-    if loaded.rules is None:
-        return loaded
-    problems = _unusable_files(loaded.rules)
-    if not problems:
-        return tested(loaded)
-    return replace(loaded, rules=None, problems=(*loaded.problems, *problems))
-
-
-def _unusable_files(rules: RulesSpec) -> list[Problem]:
-    """Problems of certificate files that would make workers refuse the rules."""
-    problems = []
-    contexts = []  # engines share them while they are here
-    for name, engine in rules.engines.items():
-        try:
-            contexts += engines_tls([engine])
-        except OSError as error:  # ssl.SSLError is one
-            place = engine.location or Location("rules", 1, 1)
-            problems.append(Problem(place, f"the TLS files of engine '{name}' cannot be used: {error}"))
-    return problems
+    return tested(with_tls_files(loaded))

@@ -15,6 +15,7 @@ from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.channel import ChildProcess, encode
 from gateway.net.backoff import Backoff
+from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
 from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Readiness
@@ -86,6 +87,7 @@ class WorkerPool:
         self._is_stopping = False
         self.listeners: list[socket.socket] = [port.listener for port in ports if port.listener is not None]
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
+        self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
         self.captures = ""  # path of the socket for captures
@@ -118,6 +120,10 @@ class WorkerPool:
         self._rules = rules
         self.number = number
         self.send(messages.UseRules(rules, number))
+
+    @property
+    def rules(self) -> RulesSpec:
+        return self._rules
 
     def set(self, setting: messages.Setting) -> None:
         """Have all workers, present and future, use a setting."""
@@ -292,6 +298,8 @@ class WorkerPool:
                     reply.set_result(result)
             case messages.Decisions(decisions, skipped):
                 self.on_decisions(decisions, skipped)
+            case messages.Audited(record):
+                self.on_audited(record)
             case messages.Query():
                 task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
                 self._feedback_tasks.add(task)

@@ -1,4 +1,4 @@
-"""TLS towards endpoints: contexts, which endpoints with the same settings share.
+"""TLS towards endpoints: contexts, which endpoints with the same settings share, and which follow their files.
 
 A context reads the certificates of all authorities, which takes some twenty milliseconds and a megabyte.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 from weakref import WeakValueDictionary
 
 from gateway.config.specs import EngineSpec, TlsSpec
+from gateway.net.tls_files import Stamp, follow, stamps_of
 
 _ENCRYPTED = ("https:", "grpcs:")
 
-_Stamp = tuple[int, ...] | None
-_Key = tuple[TlsSpec, str, tuple[_Stamp, ...]]
+_Key = tuple[TlsSpec, str, tuple[Stamp, ...]]
 # Those in use. A file that has been replaced has another stamp, so endpoints that are made later read it again.
 _shared: WeakValueDictionary[_Key, ssl.SSLContext] = WeakValueDictionary()
 
@@ -43,11 +43,13 @@ def client_tls(spec: TlsSpec, protocol: str) -> ssl.SSLContext:
     Raises: OSError or ssl.SSLError where a certificate file cannot be read.
     """
     system = ssl.get_default_verify_paths()
-    files = (spec.ca, spec.cert, spec.key) if spec.ca else (system.cafile, system.capath, spec.cert, spec.key)
-    key = (spec, protocol, tuple(map(_stamp, files)))
+    named = (spec.ca, spec.cert, spec.key) if spec.ca else (system.cafile, system.capath, spec.cert, spec.key)
+    files = [file for file in named if file is not None]
+    key = (spec, protocol, stamps_of(files))
     context = _shared.get(key)
     if context is None:
         context = _shared[key] = _new_context(spec, protocol)
+        follow(context, (spec.ca, spec.cert, spec.key), partial(_reload, spec, protocol))
     return context
 
 
@@ -57,16 +59,19 @@ def _new_context(spec: TlsSpec, protocol: str) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if spec.cert:
-        context.load_cert_chain(spec.cert, spec.key)
+        context.load_cert_chain(spec.cert, spec.key, password="")
     context.set_alpn_protocols([protocol])
     return context
 
 
-def _stamp(path: str | None) -> _Stamp:
-    if path is None:
-        return None
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _reload(spec: TlsSpec, protocol: str, context: ssl.SSLContext) -> None:
+    """Load the files into a context that endpoints hold: new connections use them. An authority that was removed from
+    its file stays trusted until the rules change.
+
+    Raises: OSError where they cannot be used.
+    """
+    _new_context(spec, protocol)  # whole, since half of what follows would leave the context without a key
+    if spec.ca:
+        context.load_verify_locations(spec.ca)
+    if spec.cert:
+        context.load_cert_chain(spec.cert, spec.key, password="")

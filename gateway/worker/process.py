@@ -11,13 +11,12 @@ import gc
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from gateway.config.settings import ListenerTls, Settings
+from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.child import ControlledProcess, run_child
@@ -28,7 +27,9 @@ from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.net.collector import collector_paused, relax_collector
+from gateway.net.listener_tls import listener_tls
 from gateway.net.slices import Slices
+from gateway.observability.audit_record import AuditRecord
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import BoundedRedis
@@ -38,6 +39,9 @@ _log = logging.getLogger("gateway.worker")
 _BACKLOG = 4096
 # Longer than the half second for which the control process waits for other workers.
 _FEEDBACK_SECONDS = 1.0
+
+# What may wait for a control process that does not read.
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024
 
 # <malloc.h>: the size from which a block is mapped on its own, and how much free memory is kept at the top.
 _M_TRIM_THRESHOLD = -1
@@ -65,6 +69,7 @@ class Worker(ControlledProcess):
         for setting in start.state:
             self.apply(plane, setting)
         plane.feedback.by_control = self._pass_rating
+        plane.on_audited = self._pass_audit
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
         loop = asyncio.get_running_loop()
         self._servers = [
@@ -137,6 +142,15 @@ class Worker(ControlledProcess):
 
     def _report(self, decisions: list[dict[str, Any]], skipped: int) -> None:
         self.send(messages.Decisions(decisions, skipped))
+
+    def _pass_audit(self, record: AuditRecord) -> None:
+        """Send a record to the control process, which has the audit; log it where that is gone or does not read."""
+        transport = self.writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() < _MAX_UNSENT_BYTES:
+            self.send(messages.Audited(record))
+        else:
+            what = f"{record.method} {record.target} by {record.principal or 'a client'} from {record.peer}"
+            _log.error("an operation is not in the audit: %s: status %d", what, record.status)
 
     async def close(self) -> None:
         """Stop accepting; let what is in flight end, within the limit."""
@@ -213,21 +227,6 @@ def bind(settings: Settings, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind((settings.host, port))
     return listener
-
-
-def listener_tls(spec: ListenerTls) -> ssl.SSLContext:
-    """The TLS of client connections.
-
-    Raises: OSError or ssl.SSLError where a file cannot be read.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(spec.cert, spec.key)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    if spec.client_ca:
-        context.load_verify_locations(spec.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def main() -> int:

@@ -7,6 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
+from gateway.admin.auth import Access
+from gateway.admin.local_key import LocalKey
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import (
     EndpointSpec,
@@ -133,10 +135,12 @@ class State:
         )
 
 
-# Without keys, the API accepts only host names of this machine.
-BASE = "http://localhost:8002"
+# The gateway's own key, and an address that has it; the API accepts only host names of this machine then.
+KEY = "pm-01234567-0123456789012345678901234567890123456789012"
+ACCESS = Access(LocalKey(KEY))
+BASE = f"http://test:{KEY}@localhost:8002"
 
-client = TestClient(make_app(State()), BASE)
+client = TestClient(make_app(State(), ACCESS), BASE)
 
 
 def test_engines_tell_health_and_load() -> None:
@@ -256,7 +260,7 @@ def test_metrics_are_prometheus_text() -> None:
 def drain(path: str, url: str, **headers: str) -> tuple[int, dict[str, Any], list[tuple[str, str, bool, str]]]:
     """Drain an endpoint. Returns status, reply, and the drains that the gateway received."""
     state = State()
-    answer = TestClient(make_app(state), BASE).post(path, json={"url": url, "by": "me"}, headers=headers)
+    answer = TestClient(make_app(state, ACCESS), BASE).post(path, json={"url": url, "by": "me"}, headers=headers)
     return answer.status_code, answer.json(), state.wishes
 
 

@@ -14,10 +14,10 @@ from gateway.admin.app import make_app
 from gateway.admin.audit import AuditFile
 from gateway.admin.auth import Access, admin, operator, viewer
 from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
-from tests.admin.test_app import BASE, State
+from tests.admin.test_app import ACCESS, BASE, State
 
-# Open to load balancers and monitoring.
-OPEN = {"/metrics", "/healthz"}
+# Open to load balancers and monitoring, and to browsers with a one-time token.
+OPEN = {"/metrics", "/healthz", "/sign-in"}
 
 
 def write_keys(path: Path, **roles: Role) -> dict[str, str]:
@@ -72,16 +72,9 @@ def test_a_role_may_what_the_roles_below_it_may(
 
 def test_who_one_is(client: TestClient, keys: dict[str, str]) -> None:
     """/whoami reports a key's name and role."""
-    assert client.get("/whoami", headers=bearer(keys["otto"])).json() == {
-        "name": "otto",
-        "role": "operator",
-        "keys": True,
-    }
-    assert TestClient(make_app(State()), BASE).get("/whoami").json() == {
-        "name": "anonymous",
-        "role": "admin",
-        "keys": False,
-    }
+    assert client.get("/whoami", headers=bearer(keys["otto"])).json() == {"name": "otto", "role": "operator"}
+    own = TestClient(make_app(State(), ACCESS), BASE).get("/whoami")
+    assert own.json() == {"name": "local", "role": "admin"}
 
 
 def test_a_key_is_not_in_its_file(tmp_path: Path, keys: dict[str, str]) -> None:
@@ -192,14 +185,14 @@ def test_patience_comes_back() -> None:
 )
 def test_a_name_bound_anew_is_no_name_of_ours(host: str) -> None:
     """A host name of another site is refused, even if it resolves to 127.0.0.1 (DNS rebinding)."""
-    answer = TestClient(make_app(State()), BASE).get("/engines", headers={"host": host})
+    answer = TestClient(make_app(State(), ACCESS), BASE).get("/engines", headers={"host": host})
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8002", "[::1]:8002", "127.1.2.3"])
 def test_names_of_this_host(host: str) -> None:
     """Names and addresses of the loopback are accepted as host."""
-    assert TestClient(make_app(State()), BASE).get("/engines", headers={"host": host}).status_code == 200
+    assert TestClient(make_app(State(), ACCESS), BASE).get("/engines", headers={"host": host}).status_code == 200
 
 
 def test_every_endpoint_names_its_role() -> None:
@@ -208,7 +201,7 @@ def test_every_endpoint_names_its_role() -> None:
     def roles(route: APIRoute) -> set[Any]:
         return {dependency.call for dependency in route.dependant.dependencies} & {viewer, operator, admin}
 
-    routes = [route for route in make_app(State()).routes if isinstance(route, APIRoute)]
+    routes = [route for route in make_app(State(), ACCESS).routes if isinstance(route, APIRoute)]
     assert {route.path for route in routes if len(roles(route)) != 1} - {"/", "/assets/{path:path}"} == OPEN
     changing = [route for route in routes if route.methods - {"GET", "HEAD"}]
     asking = {"/rules/explain", "/rules/replay"}  # whose input is too long for a query string
@@ -282,7 +275,7 @@ def test_an_audit_that_cannot_be_written_is_told_in_a_line(
 ) -> None:
     """When the audit cannot be written, the call succeeds and one line is logged."""
     (tmp_path / "full").write_text("no folder")
-    client = TestClient(make_app(State(), log=AuditFile(tmp_path / "full")), BASE)
+    client = TestClient(make_app(State(), ACCESS, log=AuditFile(tmp_path / "full")), BASE)
     assert client.request(DRAIN[0], DRAIN[1], json=DRAIN[2]).status_code == 200
     (reply,) = [record for record in caplog.records if record.name == "pointsman"]
     assert reply.exc_info is None

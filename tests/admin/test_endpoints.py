@@ -45,7 +45,7 @@ def test_endpoints_come_weigh_and_go(start_gateway: Callable[..., GatewayProcess
         added = api.post("/engines/it/endpoints", json={"url": two.url, "weight": 1, "reason": "more room"})
         assert added.status_code == 200, added.text
         version = added.json()["version"]
-        assert (version["author"], version["reason"], version["source"]) == ("anonymous", "more room", "api")
+        assert (version["author"], version["reason"], version["source"]) == ("local", "more room", "api")
         assert eventually(lambda: [each["condition"] for each in endpoints()] == ["ready", "ready"])
         assert asked(gateway, 40) == {"one": 20, "two": 20}
 

@@ -14,7 +14,7 @@ from gateway.admin.app import make_app
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
 from gateway.redis.command import StoreError
-from tests.admin.test_app import BASE, State
+from tests.admin.test_app import ACCESS, BASE, State
 from tests.experiments.making import Engine, Workforce, experiment, rules
 
 RULES = rules(experiment(), experiment("plain", ramp=None), replace(experiment("by-user"), unit="header:x-user"))
@@ -45,7 +45,7 @@ def stage() -> Stage:
 
 @pytest.fixture
 def client(stage: Stage) -> TestClient:
-    app: FastAPI = make_app(stage)
+    app: FastAPI = make_app(stage, ACCESS)
     return TestClient(app, BASE)
 
 
@@ -71,7 +71,7 @@ def test_a_life_by_the_api(client: TestClient, stage: Stage) -> None:
     actions = ["stopped", "rolled_back", "promoted", "stepped", "resumed", "held", "started"]
     assert [each["action"] for each in decided] == actions
     first = decided[-1]
-    assert (first["experiment"], first["by"], first["reason"]) == ("x", "anonymous", "it is cheaper")
+    assert (first["experiment"], first["by"], first["reason"]) == ("x", "local", "it is cheaper")
     assert first["shares"] == {"old": 0.75, "new": 0.25} and first["numbers"]["requests"].keys() <= {"old", "new"}
 
 

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi import checks as of_openapi
 
 from gateway.admin.api_keys import Role
 from gateway.admin.app import make_app
-from tests.admin.test_app import State
+from tests.admin.test_app import ACCESS, State
 from tests.admin.test_auth import write_keys
 from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
@@ -69,7 +69,7 @@ def gateway(keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 # Equal to the running gateway's: it does not depend on the gateway's state.
-DESCRIBED = make_app(State()).openapi()
+DESCRIBED = make_app(State(), ACCESS).openapi()
 schema = schemathesis.openapi.from_dict(DESCRIBED).exclude(path="/events")  # a stream that never ends
 
 
@@ -119,7 +119,7 @@ def test_no_call_goes_without_a_key(gateway: GatewayProcess, case: Any) -> None:
 @settings(SETTINGS, max_examples=1, phases=[Phase.generate])
 def test_a_viewer_changes_nothing(gateway: GatewayProcess, case: Any, keys: dict[str, str]) -> None:
     """A viewer's key allows only reads, and POSTs that change nothing."""
-    questions = {"/rules/validate", "/rules/explain", "/rules/replay"}
+    questions = {"/rules/validate", "/rules/explain", "/rules/replay", "/sign-in"}
     response = asked(gateway, with_names(case), keys["vera"])
     assert case.path in questions or response.status_code in (401, 403, 413, 422)
 
@@ -144,7 +144,7 @@ def test_it_is_described(gateway: GatewayProcess) -> None:
         for method, operation in operations.items():
             what = f"{method} {path}"
             assert operation.get("summary") and operation.get("description") and operation.get("tags"), what
-            assert ("security" in operation) == (path not in ("/healthz", "/metrics")), what
+            assert ("security" in operation) == (path not in ("/healthz", "/metrics", "/sign-in")), what
             for status, response in operation["responses"].items():
                 if status >= "400" and status != "409":
                     schema = response["content"]["application/json"]["schema"]

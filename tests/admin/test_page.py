@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from gateway.admin import app
 from gateway.admin.app import make_app
-from tests.admin.test_app import State
+from tests.admin.test_app import ACCESS, BASE, State
 
 PAGE = Path(app.__file__).with_name("page")
 OURS = [
@@ -18,7 +18,7 @@ OURS = [
 
 @pytest.fixture
 def client() -> TestClient:
-    return TestClient(make_app(State()), base_url="http://127.0.0.1")
+    return TestClient(make_app(State(), ACCESS), base_url=BASE)
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/app.js", "/assets/styles/base.css", "/assets/uplot/uPlot.iife.min.js"])

@@ -18,6 +18,7 @@ from gateway.admin.rules import routes_json
 from gateway.config.rules import load_rules, load_texts
 from gateway.rule_versions.version import Version
 from gateway.supervision.rulebook import Rulebook
+from tests.admin.test_app import ACCESS, BASE
 from tests.admin.test_auth import bearer, write_keys
 
 RULES = """\
@@ -63,7 +64,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     file.write_text(RULES)
     book = Rulebook([file])
     book.open(load_rules([file]))
-    return serving(book, Access())
+    return serving(book, ACCESS)
 
 
 def serving(book: Rulebook, access: Access) -> TestClient:
@@ -72,7 +73,7 @@ def serving(book: Rulebook, access: Access) -> TestClient:
     add_rule_versions(app, State(book))
     add_rule_trials(app, State(book))
     add_errors(app)
-    return TestClient(app, "http://localhost:8002")
+    return TestClient(app, BASE if access is ACCESS else "http://localhost:8002")
 
 
 def explain(client: TestClient, status: int = 200, **facts: Any) -> Any:

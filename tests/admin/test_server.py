@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from gateway.admin import server
 from gateway.admin.app import make_app
-from tests.admin.test_app import State
+from tests.admin.test_app import ACCESS, KEY, State
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -21,7 +21,7 @@ def play(scene: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -
 
     async def whole() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        served = server.admin_server(make_app(State()))
+        served = server.admin_server(make_app(State(), ACCESS))
         serving = asyncio.create_task(served.serve([listening]))
         while not served.started:
             await asyncio.sleep(0.01)
@@ -117,6 +117,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
         sent.append(message)
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+    headers.append((b"authorization", f"Bearer {KEY}".encode()))
     scope = {"type": "http", "method": "PUT", "path": "/log-level", "query_string": b"", "headers": headers}
-    asyncio.run(make_app(State())(scope, receive, send))
+    asyncio.run(make_app(State(), ACCESS)(scope, receive, send))
     assert sent[0]["status"] == 408

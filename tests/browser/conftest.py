@@ -83,13 +83,19 @@ def mishaps() -> Mishaps:
     return Mishaps()
 
 
+def sign_in(context: Any, gateway: GatewayProcess) -> None:
+    """Have the pages of a browser context find the gateway's key, as after a sign-in."""
+    context.add_init_script(f"sessionStorage.setItem('pointsman-key', '{gateway.admin_key}')")
+
+
 @pytest.fixture
 def page(chromium: Any, fleet: Fleet, mishaps: Mishaps, screenshots: Path, request: Any) -> Iterator[Any]:
     """A page in a fresh browser context. A test fails on any console error or failed request that it does not
     expect."""
     options = {"viewport": DESKTOP, **(getattr(request, "param", None) or {})}
-    context = chromium.new_context(base_url=fleet.gateway.admin_url, **options)
+    context = chromium.new_context(base_url=fleet.gateway.page_url, **options)
     context.set_default_timeout(10_000)
+    sign_in(context, fleet.gateway)
     page = context.new_page()
     mishaps.watch(page)
     yield page

@@ -8,7 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from gateway.admin.api_keys import Role, entry_fields, make_key
-from tests.browser.conftest import DESKTOP
+from tests.browser.conftest import DESKTOP, sign_in
+from tests.browser.fleet import Fleet
+from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.chromium import Mishaps
 from tests.support.servers import GatewayProcess
@@ -42,16 +44,35 @@ def test_a_lost_connection_is_told_and_made_anew(chromium: Any, start_gateway: C
     """The bar says that the connection is lost; once the gateway is back, updates continue."""
     with CannedEngine("one") as engine:
         first = start_gateway(rules_of_one(engine))
-        page = chromium.new_page(base_url=first.admin_url)
+        page = chromium.new_page(base_url=first.page_url)
+        sign_in(page, first)
         page.goto("/")
         expect(page.locator("#live")).to_have_text("live")
         first.stop()
         expect(page.locator("#live")).to_have_text("reconnecting")
-        second = start_gateway(rules_of_one(engine), workers=2, extra_args=["--admin-port", str(first.admin_port)])
+        again = ["--admin-port", str(first.admin_port)]
+        second = start_gateway(rules_of_one(engine), workers=2, data_dir=first.data_dir, extra_args=again)
         assert second.admin_port == first.admin_port
         expect(page.locator("#live")).to_have_text("live", timeout=15_000)
         expect(page.locator(".stat", has_text="Workers")).to_contain_text("2")
         page.close()
+
+
+def test_a_link_signs_the_browser_in(chromium: Any, fleet: Fleet, mishaps: Mishaps) -> None:
+    """A sign-in link shows the fleet without a key typed, and leaves no token in the address; used again, it asks."""
+    mishaps.expected |= {401, 410}
+    made = plain_http.post(f"{fleet.gateway.admin_url}/sign-in-tokens").json()
+    for caller, live in (("local · admin", "live"), ("Enter a key", "no key")):
+        page = chromium.new_page(base_url=fleet.gateway.page_url)
+        mishaps.watch(page)
+        page.goto(f"/#token={made['token']}")
+        if live == "no key":
+            page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#caller")).to_have_text(caller)
+        expect(page.locator("#live")).to_have_text(live)
+        assert made["token"] not in page.url
+        page.close()
+    assert not mishaps.found, mishaps.found
 
 
 def rules_of_one(engine: CannedEngine) -> str:
@@ -74,7 +95,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPr
 
 @pytest.fixture
 def locked_page(chromium: Any, locked: tuple[GatewayProcess, dict[str, str]], mishaps: Mishaps) -> Iterator[Any]:
-    context = chromium.new_context(base_url=locked[0].admin_url, viewport=DESKTOP)
+    context = chromium.new_context(base_url=locked[0].page_url, viewport=DESKTOP)
     context.set_default_timeout(10_000)
     page = context.new_page()
     mishaps.expected.add(401)

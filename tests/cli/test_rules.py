@@ -61,7 +61,7 @@ def test_versions_by_the_command_line(start_gateway: StartGateway, engine: Canne
     output = said(gateway, "rules", "activate", str(folder), "--reason", "better")
     assert "Version 2 is in force, at this gateway alone." in output and "pointsman rules export" in output
     listed = said(gateway, "rules", "list")
-    assert "2 *" in listed and "better" in listed and "anonymous" in listed
+    assert "2 *" in listed and "better" in listed and "local" in listed
     assert "name: first" in said(gateway, "rules", "show", "1")
     assert "name: second" in said(gateway, "rules", "show")
     assert "-routes: [{name: first, engine: it}]" in said(gateway, "rules", "diff")

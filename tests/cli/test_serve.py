@@ -15,9 +15,18 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.cli import serve as module
 from gateway.cli.serve import _PANELS, serve
-from gateway.config.settings import Limits, ListenerTls, Settings
+from gateway.config.operation_access import OperationAccess
+from gateway.config.settings import Limits, Settings
+from gateway.net.listener_tls import ListenerTls
+from gateway.protocol.restricted_apis import RestrictedApis
 
 run = CliRunner().invoke
+
+EVERY_CONTROL = ("load", "unload", "logging", "trace")
+
+
+def allowing(*names: str) -> Settings:
+    return Settings(operation_access=OperationAccess(frozenset(names)))
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, list[Path],
 def test_every_setting_is_an_option() -> None:
     """Every setting has a command-line option of the same name."""
     options = set(inspect.signature(module).parameters)
-    assert {field.name for field in fields(Settings)} - {"tls", "limits"} <= options
+    assert {field.name for field in fields(Settings)} - {"tls", "limits", "operation_access"} <= options
     assert {field.name for field in fields(Limits)} <= options
 
 
@@ -59,15 +68,26 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--access-log --log-format json", Settings(access_log=True, log_format="json")),
         ("--no-name-decision --trust-forwarded", Settings(name_decision=False, trust_forwarded=True)),
         ("--ready-when any", Settings(ready_when="any")),
+        ("--allow-control load,trace --allow-control unload", allowing("load", "unload", "trace")),
+        ("--allow-control all", allowing(*EVERY_CONTROL)),
+        (
+            "--http-restricted-api trace,health:k=v --grpc-restricted-protocol trace:k=w",
+            Settings(
+                operation_access=OperationAccess(
+                    http=RestrictedApis({"trace": ("k", "v"), "health": ("k", "v")}),
+                    grpc=RestrictedApis({"trace": ("triton-grpc-protocol-k", "w")}),
+                )
+            ),
+        ),
         ("--id models", Settings(id="models")),
         ("--redis off", Settings(redis="off")),
         ("--redis redis://db:6379/1 --redis-deadline 2ms", Settings(redis="redis://db:6379/1", redis_deadline=0.002)),
         ("--redis-memory-bytes 1GiB --data-dir d", Settings(redis_memory_bytes=1 << 30, data_dir=Path("d"))),
         ("--redact X-Key --redact user", Settings(redact=("x-key", "user"))),
-        ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls("c.pem", "k.pem"))),
+        ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls(("c.pem",), ("k.pem",)))),
         (
             "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",
-            Settings(tls=ListenerTls("c.pem", "k.pem", "a.pem")),
+            Settings(tls=ListenerTls(("c.pem",), ("k.pem",), "a.pem")),
         ),
     ],
 )
@@ -89,6 +109,11 @@ def test_options_become_settings(started: list[Any], options: str, settings: Set
         ("--rules a.yaml --redis yes", "a Redis URL begins with one of redis://"),
         ("--rules a.yaml --redis redis+sentinel://one", "Sentinels know the master by a name"),
         ("--rules a.yaml --redis-memory-bytes 0", "1MiB at the least"),
+        (
+            "--rules a.yaml --allow-control load,burn",
+            "--allow-control knows no operation 'burn'; there are load, unload",
+        ),
+        ("--rules a.yaml --http-restricted-api wealth:k=v", "unknown restricted api 'wealth'"),
         ("--rules a.yaml --tls-cert c.pem", "--tls-key"),
         ("--rules a.yaml --tls-client-ca a.pem", "--tls-cert"),
     ],
@@ -110,6 +135,17 @@ def test_a_redis_may_be_told_where_no_list_of_processes_shows_it(started: list[A
     result = run(app, ["serve", "--rules", "a.yaml"], env={"POINTSMAN_REDIS": "redis://me:secret@db:x"})
     assert result.exit_code == 2
     assert "secret" not in result.output
+
+
+def test_restrictions_may_be_told_where_no_list_of_processes_shows_them(started: list[Any]) -> None:
+    """The variables hold the restrictions, whose keys the settings' repr does not show."""
+    environment = {
+        f"POINTSMAN_{name}": "trace:k=secret" for name in ("HTTP_RESTRICTED_API", "GRPC_RESTRICTED_PROTOCOL")
+    }
+    assert run(app, ["serve", "--rules", "a.yaml"], env=environment).exit_code == 0
+    access = started[0][0].operation_access
+    assert (access.http.headers, access.grpc.headers) == ({b"k"}, {b"triton-grpc-protocol-k"})
+    assert "secret" not in repr(started[0][0])
 
 
 def test_the_command_line_imports_little() -> None:

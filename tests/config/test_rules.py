@@ -28,15 +28,15 @@ PROBLEMS = [
     (
         "- a\n",
         [
-            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, "
-            "tests, found a list"
+            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, auth, identity, "
+            "limits, tests, found a list"
         ],
     ),
     (
         "hello\n",
         [
-            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, "
-            "tests, found one value"
+            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, auth, identity, "
+            "limits, tests, found one value"
         ],
     ),
     (ENGINE + ROUTE, ["1:1: error: the file has no 'version': write 'version: 1'"]),

@@ -23,10 +23,13 @@ pytestmark = pytest.mark.triton
 RULES = "version: 1\nengines: {{it: {{endpoints: ['{url}']}}}}\nroutes: [{{name: all, engine: it}}]\n"
 
 
+OPEN = ["--allow-control", "all"]
+
+
 @pytest.fixture(scope="module")
 def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with Triton's REST address alone."""
-    server = GatewayProcess.start(RULES.format(url=triton.http_url), tmp_path_factory.mktemp("rest"))
+    server = GatewayProcess.start(RULES.format(url=triton.http_url), tmp_path_factory.mktemp("rest"), extra_args=OPEN)
     yield server.wait_ready()
     server.stop()
 
@@ -34,7 +37,8 @@ def rest_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def grpc_alone(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with Triton's gRPC address alone."""
-    server = GatewayProcess.start(RULES.format(url=f"grpc://{triton.grpc_url}"), tmp_path_factory.mktemp("grpc"))
+    rules = RULES.format(url=f"grpc://{triton.grpc_url}")
+    server = GatewayProcess.start(rules, tmp_path_factory.mktemp("grpc"), extra_args=OPEN)
     yield server.wait_ready()
     server.stop()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.data_plane import DataPlane
@@ -250,6 +251,7 @@ async def stage(
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))
     tls = settings.pop("listener_ssl", None)
+    settings.setdefault("operation_access", OperationAccess(read_allowed(["all"])))
     plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     snapshot = plane.snapshot
     server = await loop.create_server(lambda: Http1ServerConnection(plane), "127.0.0.1", 0, ssl=tls)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.engine_load import Readiness
-from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run, stage, until
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -113,6 +114,50 @@ def test_fields_of_the_client(tmp_path: Path, line: str) -> None:
                 assert received.value("content-length") == ("2" if method == "POST" else None)
         engine.stop()
         other.stop()
+
+    run(scene())
+
+
+def test_the_audit_has_operations_that_nobody_waits_for(tmp_path: Path) -> None:
+    """An operation that changes engines is in the audit, with its status, also where the client leaves meanwhile;
+    reading is not."""
+
+    async def scene() -> None:
+        may_answer = asyncio.Event()
+
+        async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+            if received.line.split()[1].endswith("/load"):
+                await may_answer.wait()
+            writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
+
+        engine = Engine(answer)
+        await engine.start()
+        rules = fleet([engine], [engine])
+        async with stage(rules, tmp_path) as it:
+            records: list[AuditRecord] = []
+            it.plane.on_audited = records.append
+            for request in (
+                get("/v2/logging"),
+                get("/v2/models/plain/trace/setting"),
+                post("/v2/repository/index", b"{}"),
+                post("/v2/models/plain/trace/setting", b"{}"),
+                post("/v2/repository/models/plain/unload?x=1", b"x" * (MAX_BODY_BYTES + 1)),
+            ):
+                assert (await it.ask(request)).status == 400
+            client = await it.client()
+            await client.send(post("/v2/repository/models/plain/load", b"{}"))
+            await until(lambda: any("load HTTP" in each.line and "un" not in each.line for each in engine.received))
+            client.close()
+            await until(lambda: len(records) == 3)
+            assert [(record.method, record.target, record.status) for record in records] == [
+                ("POST", "/v2/models/plain/trace/setting", 400),
+                ("POST", "/v2/repository/models/plain/unload?x=1", 400),
+                ("POST", "/v2/repository/models/plain/load", 499),
+            ]
+            assert all((record.principal, record.peer) == ("", "127.0.0.1") for record in records)
+            assert (len(records[1].body), records[1].num_body_bytes) == (MAX_BODY_BYTES, MAX_BODY_BYTES + 1)
+            may_answer.set()
+        engine.stop()
 
     run(scene())
 

@@ -82,7 +82,7 @@ def test_facts_are_recorded_and_no_bodies(start_gateway: StartGateway, engine: C
         assert CLIENT.get(gateway.http_url + "/v2/models/m").status_code == 200
 
     first, *decisions, last = record(gateway, 5, send)
-    assert (first["recording"], first["share"], first["by"]) == (1, 1.0, "anonymous")
+    assert (first["recording"], first["share"], first["by"]) == (1, 1.0, "local")
     assert first["headers"] == ["x-api-key", "x-tier"]
     assert (last["end"], last["facts"]) == ("it is full", 5)
     by_route = {each["route"]: each for each in decisions if each["operation"] == "infer"}

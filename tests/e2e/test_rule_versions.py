@@ -67,7 +67,7 @@ def test_activated_compared_refused_and_rolled_back(start_gateway: StartGateway,
     assert served_by(gateway) == {"other"}
     assert (reply["version"]["number"], reply["version"]["author"], reply["version"]["reason"]) == (
         2,
-        "anonymous",
+        "local",
         "faster",
     )
     assert (reply["shared"], reply["version"]["exported"]) == (False, False)
@@ -117,7 +117,7 @@ def test_a_version_outlives_the_gateway_until_the_files_change(
     second.rules_path.write_text(rules(engines, "third"))
     eventually(lambda: get(second, "/rules")["number"] == 3)
     assert served_by(second) == {"third"}
-    assert "supersedes version 2 by anonymous (mine)" in get(second, "/rules/versions")["versions"][0]["reason"]
+    assert "supersedes version 2 by local (mine)" in get(second, "/rules/versions")["versions"][0]["reason"]
     post(second, "/rules/activate", files={"rules.yaml": rules(engines, "other")})
     second.stop()
 

@@ -63,7 +63,8 @@ def test_tfserving_for_grpc_clients(tfserving: TfServing, start_gateway: Start) 
 
 def test_what_tfserving_has_no_place_for(tfserving: TfServing, start_gateway: Start) -> None:
     """Generation and model control are refused with the reason, in the client's dialect."""
-    gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
+    options = ["--allow-control", "load"]
+    gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"), extra_args=options)
     chat = {"model": "half_plus_two", "messages": [{"role": "user", "content": "hi"}]}
     refused = plain_http.post(f"{gateway.http_url}/v1/chat/completions", json=chat)
     assert refused.status_code == 400 and "tfserving" in refused.json()["error"]["message"]

@@ -97,6 +97,8 @@ def test_json() -> None:
         "reason": "",
         "seconds": 0.01234,
         "request_id": "abc",
+        "tenant": "",
+        "key": "",
     }
     assert (other["target"], other["request_id"]) == ('/v2/"\x85\u2028', "é\t")
 

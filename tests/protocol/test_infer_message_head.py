@@ -9,10 +9,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_body_facts, read_names, renamed
+from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_error, read_body_facts, read_names, renamed
 from gateway.protocol.protobuf import message
 from gateway.protocol.protobuf_wire import fields, write_varint
-from gateway.protocol.v2_facts import NO_BODY, BodyFacts, InputFacts
+from gateway.protocol.v2_facts import BodyFacts, InputFacts
 
 Request = message("inference.ModelInferRequest")
 TEXT = st.sampled_from(["", "a", "model", "ä", "m" * 126, "m" * 128, "m" * 300])
@@ -309,11 +309,13 @@ def test_facts_in_odd_shapes(data: bytes) -> None:
     "data", [b"\x2a\x03\x1a\x01\x80", b"\x2a\x02\x1a\x05", b"\x22\x01\x0a", b"\x22\x03\x12\x01\x08", b"\x2a"]
 )
 def test_malformed_facts(data: bytes) -> None:
-    """A malformed message has no facts; `facts_or_none` does not raise."""
+    """A malformed message has an error in place of facts; `facts_or_error` does not raise it."""
     assert parsed(data) is None
-    with pytest.raises(GatewayError):
+    with pytest.raises(GatewayError) as caught:
         read_body_facts(data)
-    assert facts_or_none(data) is NO_BODY
+    found = facts_or_error(data)
+    assert found.error is not None
+    assert found.error.message == caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -335,4 +337,4 @@ def test_a_message_of_too_many_fields_is_refused(message: bytes, kind: ErrorKind
 def test_a_tensor_of_too_many_axes_has_no_facts() -> None:
     """The axes of a shape are read up to the most that tensors have."""
     shape = Request(model_name="m", inputs=[{"name": "x", "datatype": "BYTES", "shape": [1] * 100_000}])
-    assert facts_or_none(shape.SerializeToString()) == NO_BODY
+    assert facts_or_error(shape.SerializeToString()).error is not None

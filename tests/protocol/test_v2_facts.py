@@ -106,7 +106,7 @@ def test_what_rules_cannot_read_is_a_bad_request(body: bytes, message: str) -> N
     assert (caught.value.kind, caught.value.message) == (ErrorKind.BAD_REQUEST, message)
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a":NaN}', b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a":NAN}', b"[" * 100_000])
 def test_what_is_not_json_is_a_bad_request(body: bytes) -> None:
     """JSON that is broken, wrongly encoded or nested too deeply is a bad request."""
     with pytest.raises(GatewayError, match="failed to parse the request JSON: "):

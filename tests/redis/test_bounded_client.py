@@ -216,7 +216,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
         assert repr(store).partition(": ")[2].startswith("left alone, 100 queued")
         server.start()
         await becomes(lambda: store.is_available)
-        await store.flush()
+        await store.flush(timeout=30.0)
         assert server.client.dbsize() == 100
         assert server.client.get("k99999") == "99999"
         await store.close()

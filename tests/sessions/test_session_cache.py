@@ -35,13 +35,13 @@ def play(server: RedisServer) -> Callable[[Scene], None]:
             stores: list[BoundedRedis] = []
 
             def book(**options: object) -> SessionCache:
-                store = BoundedRedis(read_address(server.url), deadline=2.0)
+                store = BoundedRedis(read_address(server.url), deadline=2.0, timeout=30.0)
                 stores.append(store)
                 return SessionCache(store, asyncio.get_running_loop(), **options)  # type: ignore[arg-type]
 
             async def written() -> None:
                 for store in stores:
-                    await store.flush()
+                    await store.flush(timeout=30.0)
 
             await scene(book, written)
             for store in stores:

@@ -159,7 +159,7 @@ def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_pat
         await sharing.look()
         assert redis_server.client.hlen(KEY) == 1
         sharing.superseded(one.base)
-        await store.flush()
+        await store.flush(timeout=30.0)
         assert redis_server.client.hlen(KEY) == 0
 
     play(redis_server, scene)

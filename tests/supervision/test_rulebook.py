@@ -85,7 +85,7 @@ def test_certificates_are_read_before_rules_are_taken(tmp_path: Path) -> None:
         await until(lambda: book.readings_refused == 1)
         (problem,) = book.problems
         assert problem.startswith(f"{file}:2:")
-        assert "the TLS files of engine 'it' cannot be used" in problem
+        assert "engine 'it': tls.ca (/nowhere.pem) cannot be read: No such file or directory" in problem
 
     assert play(file, scene).number == 1
 
@@ -162,3 +162,34 @@ def test_nobody_waits_for_the_watch_at_the_end(tmp_path: Path, monkeypatch: pyte
             await asyncio.get_running_loop().shutdown_default_executor()
 
     asyncio.run(scene())
+
+
+def test_a_changed_file_of_keys_is_taken_over(tmp_path: Path) -> None:
+    """Keys of clients that are added to their file are in force without a change of the rules, under rules that an
+    operator has put in force, too; a mistake in the file changes nothing."""
+    keys = tmp_path / "keys" / "clients.yaml"
+    keys.parent.mkdir()
+    entry = "- {{id: '{id:012x}', tenant: acme, hash: 'sha256:" + "0" * 64 + "'}}\n"
+    keys.write_text(entry.format(id=1))
+    file = rule_file(tmp_path, RULES + "auth: {keys: keys/clients.yaml}\n")
+
+    def ids(rules: RulesSpec) -> list[str]:
+        assert rules.auth is not None
+        return [key.id for key in rules.auth.keys[0].keys]
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        assert ids(book.rules) == ["000000000001"]
+        keys.write_text(entry.format(id=1) + entry.format(id=2))
+        assert len(ids(await coming)) == 2
+        assert book.number == 1
+        await book.activate({str(file): file.read_text() + "# changed\n"}, "anna")
+        keys.write_text("- {id: x}\n")
+        book.reload()
+        waiting = asyncio.create_task(book.next())
+        await until(lambda: book.readings_refused > 0)
+        assert len(ids(book.rules)) == 2
+        keys.write_text(entry.format(id=3))
+        assert ids(await waiting) == ["000000000003"]
+        assert book.texts[str(file)].endswith("# changed\n")
+
+    play(file, scene)

@@ -61,10 +61,10 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
     """An unreadable certificate ends the start with the reason, without a traceback."""
 
     async def scene() -> None:
-        from gateway.config.settings import ListenerTls
+        from gateway.net.listener_tls import ListenerTls
 
         port = ReservedPort("127.0.0.1", 0, "--http-port")
-        settings = Settings(tls=ListenerTls("/nowhere/cert.pem", "/nowhere/key.pem"))
+        settings = Settings(tls=ListenerTls(("/nowhere/cert.pem",), ("/nowhere/key.pem",)))
         force = WorkerPool(settings, any_rules(tmp_path), [port])
         with pytest.raises(StartError, match=r"cannot serve: .*No such file"):
             await force.start()

@@ -21,6 +21,8 @@ class GatewayProcess(Child):
     def __init__(self, process: subprocess.Popen[bytes], directory: Path):
         super().__init__(process, directory)
         self._orphans: list[psutil.Process] = []  # left by a crashed one
+        self.data_dir = directory / "state"
+        self._has_keys_file = False
 
     @classmethod
     def start(
@@ -40,7 +42,10 @@ class GatewayProcess(Child):
         command = ["gateway", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
         command += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", *extra_args]
         command += ["--redis", redis, "--data-dir", str(data_dir or "state")]
-        return cls.start_module(command, directory)
+        gateway = cls.start_module(command, directory)
+        gateway.data_dir = directory / (data_dir or "state")
+        gateway._has_keys_file = "--admin-keys" in extra_args
+        return gateway
 
     @property
     def rules_path(self) -> Path:
@@ -51,7 +56,18 @@ class GatewayProcess(Child):
         return self.port("admin")
 
     @property
+    def admin_key(self) -> str:
+        """The key that it has made."""
+        return (self.data_dir / "admin.key").read_text().strip()
+
+    @property
     def admin_url(self) -> str:
+        """With its key, which httpx sends; without where the test has a keys file."""
+        user = "" if self._has_keys_file else f"test:{self.admin_key}@"
+        return f"http://{user}127.0.0.1:{self.admin_port}"
+
+    @property
+    def page_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
 
     def crash(self) -> None:

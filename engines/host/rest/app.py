@@ -18,12 +18,12 @@ from engines.host.openai.handler import OpenAIFront
 from engines.host.request_fields import read_version
 from engines.host.rest.inference import Infer, Inference
 from engines.host.rest.triton_json import flag, get, has, members, read_json, string, unsigned
-from engines.host.restricted_apis import CATEGORIES
 from engines.host.service import Service
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.protobuf import message
+from gateway.protocol.restricted_apis import CATEGORIES
 
 _NO_PARAMETERS: Mapping[str, str] = {}
 _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)

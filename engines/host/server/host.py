@@ -17,7 +17,6 @@ from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
-from engines.host.restricted_apis import RestrictedApis
 from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
@@ -27,6 +26,7 @@ from engines.repository import Mode, Repository
 from gateway.net.sockets import bind
 from gateway.protocol.operations import TRITON_VERSION
 from gateway.protocol.prometheus_text import PrometheusFamily
+from gateway.protocol.restricted_apis import RestrictedApis
 
 _log = logging.getLogger(__name__)
 

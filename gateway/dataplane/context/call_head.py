@@ -9,6 +9,7 @@ from functools import partial
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import (
     DROPPED,
+    IDENTITY,
     MALFORMED,
     OWN,
     PASSED,
@@ -18,14 +19,16 @@ from gateway.dataplane.context.head_reader import (
     session_of,
     units_of,
 )
-from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
+from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.grpc_services import OPERATIONS as SERVICE_OPERATIONS
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
+from gateway.protocol.principal import KEY_FIELD, Principal
 from gateway.protocol.sequence import AnySession, read_text
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
@@ -107,7 +110,12 @@ class CallTarget:
 class CallPlan:
     """The fields that calls have in common, and what follows from them; immutable, since such calls share it."""
 
-    def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(
+        self, fields: list[Field], snapshot: Snapshot, settings: Settings, principal: Principal | None = None
+    ) -> None:
+        self.principal = principal  # as of `PreparedHead`
+        if principal is not None and snapshot.identification is not None:
+            fields = snapshot.identification.with_tenant(fields, principal)
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.shared = fields
@@ -125,10 +133,14 @@ class CallPlan:
         self.timeout = named.get(_TIMEOUT)
         self._forced: Forced | None = None
         self.rest_facts: Facts | None = None  # what the rules decided on, for a client without gRPC
+        operation = self.rpc.operation if self.rpc is not None else SERVICE_OPERATIONS.get(self.path)
+        if operation is not None:
+            self.error = settings.operation_access.restriction(operation, named)
+        self.error = self.error or find_contradiction(fields, snapshot)
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
-            self.error = error
+            self.error = self.error or error
         dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
@@ -150,7 +162,10 @@ class CallPlan:
         version = names.version.decode("utf-8", "replace") or None
         model = names.model.decode("utf-8", "replace")
         headers = {**self._facts_headers, **units} if units else self._facts_headers
-        return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
+        principal = self.principal
+        return Facts(
+            model, version, "grpc", operation, headers, body, session, forced=self._forced, principal=principal
+        )
 
     def decide(
         self, names: Names, body: BodyFacts | None, head: CallHead
@@ -244,17 +259,27 @@ class CallHead:
         self.session = session_of(snapshot, own, plan.shared) if snapshot.session_field else None
         self.units = units_of(snapshot, own, plan.shared) if snapshot.unit_fields else None
         self.error = plan.error
-        timeout = plan.timeout
+        timeout, known = plan.timeout, None
         for name, value in own:
             if name == _REQUEST_ID:
                 self.id = value
             elif name == _TIMEOUT:
                 timeout = value
+            elif name in snapshot.deciding_fields:
+                if known is None:
+                    known = {name: value}
+                elif known.setdefault(name, value) != value:
+                    self.error = contradiction(name)
         if timeout is not None:
             self.timeout = read_timeout(timeout)
             if self.timeout is None:
                 self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {timeout!r} is not a number and unit")
         self.passing = _passed_on(own)
+
+    def use_sent(self, sent: list[Field]) -> None:
+        """Pass the call's own fields on as these: `own` with the blanks that stood around values."""
+        self.sent = sent
+        self.passing = _passed_on(sent)
 
     def passing_to(self, engine: Engine) -> bytes:
         """`passing` without the fields that the engine declares, which take the place of the caller's."""
@@ -274,7 +299,8 @@ class CallHead:
         for field in self.plan.fields:
             if field[0] == name:
                 return field[1]
-        return None
+        principal = self.plan.principal
+        return principal.key.encode() if name == KEY_FIELD and principal is not None else None
 
     def rest_fields(self) -> list[Field]:
         """The caller's metadata as a REST request has it, without gRPC's own fields."""
@@ -294,7 +320,10 @@ class CallHeadBuilder:
         snapshot = head.plan.snapshot
         self._head = head
         # Where more of the fields is read than ids and what passes on, they are read one by one.
-        self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
+        self._is_plain = not (snapshot.session_field or snapshot.unit_fields or _TIMEOUT in names)
+        if self._is_plain and snapshot.limit_fields:
+            deciding = [name for name, _ in head.own + own if name in snapshot.deciding_fields]
+            self._is_plain = len(deciding) == len(set(deciding))
         self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=None)
         # The bytes before the value of each field that passes on, and the field's index.
         self._pieces = [
@@ -326,14 +355,19 @@ class CallReader:
     the fields that are not in plans."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), _FEW_DIFFER_IN)
+        few = _FEW_DIFFER_IN | settings.operation_access.grpc.headers
+        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), few)
         self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
-    def __call__(self, block: Block) -> CallHead:
+    def __call__(self, block: Block, peer: str = "") -> CallHead:
+        """Read a block; `peer` is the address that it came from."""
         if block.has_blanks:
-            return self._with_blanks(block)
+            plan, own, sent = self._split_blanks(block.fields)
+            head = CallHead(plan, own)
+            head.use_sent(sent)
+            return head
         shared, own = self._split(block.fields)
         return CallHead(self._plans(b"\0".join(shared)), own)
 
@@ -349,17 +383,17 @@ class CallReader:
                 own.append(field)
         return shared, own
 
-    def _with_blanks(self, block: Block) -> CallHead:
-        """Blanks around metadata reach the engine, as Triton's models see them; the gateway reads values without."""
-        stripped = [(name, value.strip(b" \t")) for name, value in block.fields]
+    def _split_blanks(
+        self, fields: list[Field], principal: Principal | None = None
+    ) -> tuple[CallPlan, list[Field], list[Field]]:
+        """The plan of a call whose values have blanks around them, the fields of the call alone, and these with their
+        blanks: so they reach the engine, as Triton's models see them; the gateway reads values without."""
+        stripped = [(name, value.strip(b" \t")) for name, value in fields]
         shared, own = self._split(stripped)
-        plan = self._new_plan(fields_of(shared))
-        sent = dict(zip(stripped, block.fields, strict=True))
+        plan = self._new_plan(fields_of(shared), principal=principal)
+        sent = dict(zip(stripped, fields, strict=True))
         plan.passing = [sent.get(field, field) for field in plan.fields]
-        head = CallHead(plan, own)
-        head.sent = self._split(block.fields)[1]
-        head.passing = _passed_on(head.sent)
-        return head
+        return plan, own, self._split(fields)[1]
 
     def again(self, head: CallHead, block: Block) -> CallHead | None:
         """The head of a call whose block has a few fields of its own beside those of an earlier block; None where the
@@ -375,7 +409,7 @@ class CallReader:
         kinds = self._kinds
         for name, _ in own:
             kind = kinds[name]
-            if kind is SHARED or kind is MALFORMED:
+            if kind is SHARED or kind is MALFORMED or kind is IDENTITY:
                 return None
             if kind is DROPPED:
                 own, shape = [field for field in own if kinds[field[0]] is not DROPPED], None

@@ -13,6 +13,8 @@ from weakref import finalize
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.active_requests import Connection
+from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallReader
+from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
 from gateway.dataplane.context.call_head import CallReader
 from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.feedback import FeedbackCollector
@@ -38,7 +40,9 @@ from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
 from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
+from gateway.net.tls_files import reload_changed
 from gateway.observability.access_log import AccessLog
+from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.routing.steps import Steps, run_now
@@ -112,6 +116,7 @@ class DataPlane:
             event_bus.subscribe(SessionMoved, lambda item: book.forget(item.name))
             event_bus.on_gap(book.forget_all)
         self.feedback = FeedbackCollector(self.metrics.arms, book, event_bus)
+        self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
@@ -145,11 +150,20 @@ class DataPlane:
 
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.read, self.read_call = HeadReader(snapshot, self.settings), CallReader(snapshot, self.settings)
+        self._use_readers()
         self.limiter.use(snapshot.limits)
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
+
+    def _use_readers(self) -> None:
+        """Read heads by the snapshot in force."""
+        snapshot, settings = self.snapshot, self.settings
+        if snapshot.identification is None:
+            self.read, self.read_call = HeadReader(snapshot, settings), CallReader(snapshot, settings)
+        else:
+            self.read = AuthenticatedHeadReader(snapshot, settings, snapshot.identification)
+            self.read_call = AuthenticatedCallReader(snapshot, settings, snapshot.identification)
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
         loads = self._loads = {}
@@ -180,7 +194,7 @@ class DataPlane:
         what heads were decided to be by other weights is forgotten. `runs` are those that have set them."""
         self._weights, self._runs = weights, runs
         self.snapshot.set_weights(weights, runs)
-        self.read, self.read_call = HeadReader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
+        self._use_readers()
 
     def set_health(self, health: Health, models: Models | None = None) -> None:
         """Take over what the probes found; models None: as they were."""
@@ -275,6 +289,7 @@ class DataPlane:
             connection.sweep(now)
         self._start(self._sweep_endpoints(now))
         self._descriptors.look()
+        reload_changed()
         self.wheel.rest()
         self.affinity.book.flush()
         self.limiter.sweep(now)

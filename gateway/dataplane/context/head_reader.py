@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
+from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, contradiction
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -43,7 +43,7 @@ _FEW_DIFFER_IN = HOP_BY_HOP | {
 _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # Plans of one generation of the cache, of about 2 KB each: models, tenants and client libraries multiply.
-_MAX_PLANS = 4096
+MAX_PLANS = 4096
 
 
 class FieldKind(Enum):
@@ -52,12 +52,13 @@ class FieldKind(Enum):
     SHARED = "it may decide what happens to the request, and stands in the PreparedHead"
     OWN = "it is read for each request"
     PASSED = "it goes on as it came"
+    IDENTITY = "it says who the caller is: authentication reads it, and says so in its place"
     DROPPED = "only a trusted proxy may send it"
     MALFORMED = "its name has characters that no name has"
 
 
 # An attribute of an Enum costs a call in Python 3.11, which adds up over the fields of a head.
-SHARED, OWN, PASSED, DROPPED, MALFORMED = FieldKind
+SHARED, OWN, PASSED, IDENTITY, DROPPED, MALFORMED = FieldKind
 
 
 class FieldKinds(NameCache[FieldKind]):
@@ -74,12 +75,15 @@ class FieldKinds(NameCache[FieldKind]):
         if snapshot.session_cookie:
             self._of_clients |= {b"cookie"}
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
+        self._identity_fields = snapshot.identification.fields if snapshot.identification is not None else ()
         self._trusts_forwarded = settings.trust_forwarded
 
     def read(self, name: bytes) -> FieldKind:
         if _NAME.fullmatch(name) is None:
             return MALFORMED
         name = name.lower()
+        if name in self._identity_fields:
+            return IDENTITY
         if name in self._of_rules:
             return SHARED
         if name in self._own:
@@ -119,7 +123,7 @@ class Request:
         self.id = plan.request_id
         self.json_length = plan.json_length
         self.length = plan.head.length
-        length = None
+        length = known = None
         for name, value in own:
             if name == _LENGTH:
                 if length is not None or self.length != 0:
@@ -132,6 +136,11 @@ class Request:
                 if self.json_length is not None:
                     raise ValueError("the field inference-header-content-length stands more than once")
                 self.json_length = value
+            elif name in plan.snapshot.deciding_fields:
+                if known is None:
+                    known = {name: value}
+                elif known.setdefault(name, value) != value:
+                    self.plan = plan.refused(contradiction(name))
         snapshot = plan.snapshot
         self.session = session_of(snapshot, own, plan.head.fields) if snapshot.session_field else None
         self.units = units_of(snapshot, own, plan.head.fields) if snapshot.unit_fields else None
@@ -147,7 +156,7 @@ class Request:
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body is rewritten, that length."""
-        made = Request.__new__(Request)
+        made = type(self).__new__(type(self))
         made.plan = plan
         made.id = self.id
         made.json_length = self.json_length
@@ -235,23 +244,26 @@ def cookie_named(name: bytes, field: bytes) -> bytes:
 class HeadReader:
     """Reads heads by one snapshot of the rules."""
 
+    _authenticates = False
+
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self._snapshot = snapshot
         self._settings = settings
-        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), _FEW_DIFFER_IN)
-        self._plans = Memo(partial(_plan_of, snapshot=snapshot, settings=settings), _MAX_PLANS)
-        self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings), _MAX_PLANS)
+        few = _FEW_DIFFER_IN | settings.operation_access.http.headers
+        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), few)
+        self._plans = Memo(partial(_plan_of, snapshot=snapshot, settings=settings), MAX_PLANS)
+        self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings), MAX_PLANS)
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.
         self._requests = Memo(copy(self)._read, on_second_sight=True)
 
-    def __call__(self, head: bytes) -> Request:
-        """Read a whole head, from the request line to the empty line.
+    def __call__(self, head: bytes, peer: str = "") -> Request:
+        """Read a whole head, from the request line to the empty line; `peer` is the address that it came from.
 
         Raises: GatewayError (BAD_REQUEST) where it is malformed: the start of the next request is unknown.
         """
         return self._requests(head)
 
-    def of_fields(self, method: bytes, target: bytes, fields: list[Field]) -> Request:
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: str = "") -> Request:
         """Read a head that came as fields, names in lower case, as HTTP/2 brings it.
 
         Raises: GatewayError(BAD_REQUEST).
@@ -268,7 +280,7 @@ class HeadReader:
         try:
             return Request.of_fields(plan, others)
         except ValueError as error:
-            raise _bad_request(error) from error
+            raise bad_request(error) from error
 
     def _read(self, head: bytes) -> Request:
         lines = head.split(b"\r\n")
@@ -291,10 +303,14 @@ class HeadReader:
                 own.append((name, value.strip(_BLANKS)))
                 if name != _REQUEST_ID:
                     passed.append(line)
+            elif kind is IDENTITY:
+                own.append((name.lower(), value.strip(_BLANKS)))
             elif kind is MALFORMED:
                 return self._read_strictly(head)
             if not colon:
                 return self._read_strictly(head)
+        if self._authenticates:
+            return self._read_identified(head, shared, own, passed)
         plan = self._plans(b"\r\n".join(shared))
         if plan.head.names_fields_of_this_hop:  # which may be any
             return self._read_strictly(head)
@@ -302,12 +318,19 @@ class HeadReader:
         try:
             return Request(plan, own, b"\r\n".join(passed))
         except ValueError as error:
-            raise _bad_request(error) from error
+            raise bad_request(error) from error
+
+    def _read_identified(self, head: bytes, shared: list[bytes], own: list[Field], passed: list[bytes]) -> Request:
+        """The same for a head whose fields are sorted; of readers that authenticate."""
+        raise NotImplementedError
 
     def _read_strictly(self, head: bytes) -> Request:
         """Read a head with all of its fields in the plan; llhttp says what is malformed."""
         plan = PreparedHead(read_request_head(head), self._snapshot, self._settings)
-        request = Request(plan, [], b"")
+        return self._strict(Request, plan)
+
+    def _strict(self, kind: type[Request], plan: PreparedHead) -> Request:
+        request = kind(plan, [], b"")
         request.session = session_of(self._snapshot, plan.head.fields, [])
         request.units = units_of(self._snapshot, plan.head.fields, [])
         return request
@@ -319,10 +342,10 @@ def _plan_of(shared: bytes, snapshot: Snapshot, settings: Settings) -> PreparedH
     try:
         return PreparedHead(head_of_lines(request_line, lines), snapshot, settings)
     except ValueError as error:
-        raise _bad_request(error) from error
+        raise bad_request(error) from error
 
 
-def _bad_request(error: ValueError) -> GatewayError:
+def bad_request(error: ValueError) -> GatewayError:
     return GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}")
 
 

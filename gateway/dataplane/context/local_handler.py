@@ -39,6 +39,7 @@ def log_request(
             target=route_target.spec if route_target is not None else None,
             endpoint=endpoint,
             facts=decision_facts(request, body),
+            principal=request.plan.principal,
         )
         client.plane.request_log.add(ended)
 

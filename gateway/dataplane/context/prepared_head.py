@@ -8,10 +8,11 @@ from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
+from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Settings
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
     INFERENCE_OPERATIONS,
@@ -19,12 +20,15 @@ from gateway.protocol.operations import (
     ApiCall,
     LlmApi,
     Operation,
+    ambiguous_path,
     read_path,
 )
+from gateway.protocol.principal import KEY_FIELD, Principal
 from gateway.protocol.sequence import read_text
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine
+from gateway.wire.content_codec import joined_coding
 from gateway.wire.http1.head import Field, RequestHead
 
 # Written for each hop.
@@ -86,6 +90,7 @@ class PreparedHead:
         "opening",
         "passes",
         "passes_if_kept",
+        "principal",
         "request_id",
         "request_line",
         "route_target",
@@ -95,13 +100,25 @@ class PreparedHead:
         "without_body",
     )
 
-    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings, protocol: str = "rest") -> None:
+    def __init__(
+        self,
+        head: RequestHead,
+        snapshot: Snapshot,
+        settings: Settings,
+        protocol: str = "rest",
+        principal: Principal | None = None,
+    ) -> None:
         """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
-        self._named = named = dict(reversed(head.fields))
-        self.request_line = (head.method, head.target.decode("latin-1"))
-        self.encoding = named.get(_ENCODING)  # of the body
+        self.principal = principal  # the verified caller; None where the rules have no `auth:`, or of an anonymous one
+        if principal is not None and snapshot.identification is not None:
+            head.fields = snapshot.identification.with_tenant(head.fields, principal)
+        self._named = named = self._by_name(head.fields)
+        self.request_line = (head.method, _without_values(head.target.decode("latin-1")))
+        self.encoding: bytes | None = None  # of the body, `identity` left out
+        if _ENCODING in named:
+            self.encoding = joined_coding([value for name, value in head.fields if name == _ENCODING]) or None
         self.keeps_forwarded_proto = settings.trust_forwarded and b"x-forwarded-proto" in named
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
@@ -135,6 +152,10 @@ class PreparedHead:
         self.api = call.api
         self.is_fleet = call.operation in FLEET_OPERATIONS
         self.is_inference = call.operation in INFERENCE_OPERATIONS
+        access = settings.operation_access
+        self.error = access.error(call.operation, head.method, named, is_grpc=protocol == "grpc")
+        if self.error is not None:
+            return
         # Engines do not answer HEAD (Triton even sends a body to it), so it is sent as GET, and the reply has no body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
@@ -152,9 +173,20 @@ class PreparedHead:
             headers=_headers(head.fields, snapshot.headers_used),
             has_session=False,
             forced=forced,
+            principal=principal,
         )
-        if call.operation.names_a_model and not call.names_its_model_in_the_body:
+        self.error = find_contradiction(head.fields, snapshot)
+        if self.error is None and not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
+            self.error = ambiguous_path(path)
+        if self.error is None and call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
+
+    def _by_name(self, fields: list[Field]) -> dict[bytes, bytes]:
+        """The first field of each name, and the principal's key where limits find it."""
+        named = dict(reversed(fields))
+        if self.principal is not None:
+            named[KEY_FIELD] = self.principal.key.encode()
+        return named
 
     def _read_request_fields(self) -> None:
         """Read the fields that `Request` reads elsewhere where no rule reads them."""
@@ -182,7 +214,7 @@ class PreparedHead:
         table, forced = self.snapshot.table, facts.forced
         if forced is None and body is not None and table.forcing.reads_bodies:
             forced = table.forcing.of_body(body)
-        return table.decide(Facts(*fields, forced=forced), random.random)
+        return table.decide(Facts(*fields, forced=forced, principal=facts.principal), random.random)
 
     def for_model(self, model: str) -> PreparedHead:
         """The same for requests whose body names this model."""
@@ -208,10 +240,18 @@ class PreparedHead:
         prepared = copy(self)
         prepared.head = copy(self.head)
         prepared.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
-        prepared._named = dict(reversed(prepared.head.fields))
+        prepared._named = prepared._by_name(prepared.head.fields)
         prepared.encoding = None
         prepared._models = {}
         prepared._leading = {}
+        return prepared
+
+    def refused(self, error: GatewayError) -> PreparedHead:
+        """The same for a caller who gets this error instead of a reply."""
+        prepared = self.uncached_copy()
+        prepared.error = error
+        prepared.route_target = prepared.direct_target = prepared.arm_selector = None
+        prepared.passes = prepared.passes_if_kept = False
         return prepared
 
     def towards(
@@ -224,7 +264,7 @@ class PreparedHead:
         prepared.head = head = copy(self.head)
         head.method, head.target, head.fields = method, target, fields
         head.length, head.is_http_10, head.expects_continue = 0, False, False  # the reader of the reply takes chunks
-        prepared._named = dict(reversed(fields))
+        prepared._named = prepared._by_name(fields)
         prepared._read_request_fields()
         prepared.encoding = None
         prepared.without_body = False
@@ -261,8 +301,8 @@ class PreparedHead:
 
     def _decide_early(self) -> None:
         decision = self.snapshot.table.decide(self.facts, random.random)
-        if decision is Undecided.NO_ROUTE:
-            self.error = no_route(self.facts)
+        if decision is Undecided.NO_ROUTE or decision is Undecided.FORBIDDEN:
+            self.error = undecided(decision, self.facts)
         elif not isinstance(decision, Decision):
             return
         elif not decision.repeatable:
@@ -288,6 +328,40 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     if arm is None:
         return None
     return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
+
+
+def find_contradiction(fields: list[Field], snapshot: Snapshot) -> GatewayError | None:
+    """Why a head is refused in which a field that decides stands twice with different values: the engine would get
+    both. None where each has one value."""
+    known: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if name in snapshot.deciding_fields and known.setdefault(name, value) != value:
+            return contradiction(name)
+    return None
+
+
+def contradiction(name: bytes) -> GatewayError:
+    return bad_request(f"the field {name.decode('latin-1')} stands twice with different values")
+
+
+def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None:
+    """Check a path that has a client's name of a model, unless the rules give the name at the engine.
+
+    Raises: GatewayError(BAD_REQUEST) where the engine could read another name, or another path.
+    """
+    if route_target.spec.model is None and not settings.encoded_slashes:
+        refused = ambiguous_path(path)
+        if refused is not None:
+            raise refused
+
+
+def undecided(decision: Undecided, facts: Facts) -> GatewayError:
+    """No route takes this request of this caller."""
+    if decision is not Undecided.FORBIDDEN:
+        return no_route(facts)
+    if facts.principal is None:
+        return unauthenticated(f"model '{facts.model}' needs an API key")
+    return GatewayError(ErrorKind.FORBIDDEN, f"this caller may not use model '{facts.model}'")
 
 
 def no_route(facts: Facts) -> GatewayError:
@@ -324,3 +398,9 @@ def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwa
     if b"via" not in replaced:
         lines.append(b"via: %b\r\n" % b", ".join(vias))
     return b"".join(lines)
+
+
+def _without_values(target: str) -> str:
+    """The target as logs and the admin API show it: values of its query may be keys."""
+    path, mark, query = target.partition("?")
+    return path + mark + "&".join(f"{part.partition('=')[0]}=***" for part in query.split("&")) if mark else target

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
-
 from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.json_bounds import SHORT_BYTES
 from gateway.protocol.operations import Operation
-from gateway.protocol.v2_facts import NO_BODY, BodyFacts, read_body_facts, without_numbers
+from gateway.protocol.v2_facts import BodyFacts, read_body_facts, without_numbers
+from gateway.wire.content_codec import inflated
 from gateway.wire.grpc import inflated_too_long
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
-# wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
-_DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
 # The longest Inference-Header-Content-Length that is read as one, in digits.
 _MAX_DIGITS = 10
+_HIDDEN_JSON = "Inference-Header-Content-Length is 0, and the body is JSON, which engines without this field read"
 
 
 def document(request: Request, data: bytes, limits: Limits) -> bytes:
@@ -41,21 +39,18 @@ def decoded(request: Request, data: bytes, limits: Limits) -> bytes:
     Raises: GatewayError where the coding is unknown (UNSUPPORTED), the body malformed (BAD_REQUEST) or longer than
     `limits` allow (BODY_TOO_LARGE).
     """
-    coding = _coding(request)
-    if coding == b"identity":
+    coding = request.plan.encoding
+    if coding is None:
         return data
-    if coding not in _DECOMPRESS_WBITS:
-        raise GatewayError(ErrorKind.UNSUPPORTED, "Unsupported compression type")
     max_bytes = limits.most_inflated(len(data))
     try:
-        decompressor = zlib.decompressobj(_DECOMPRESS_WBITS[coding])
-        plain = decompressor.decompress(data, max_bytes + 1)
-    except zlib.error as error:
-        raise GatewayError(ErrorKind.BAD_REQUEST, f"the compressed body is malformed: {error}") from error
+        plain = inflated(coding, data, max_bytes)
+    except LookupError:
+        raise GatewayError(ErrorKind.UNSUPPORTED, "Unsupported compression type") from None
+    except ValueError as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"the compressed body is malformed: {error}") from None
     if len(plain) > max_bytes:
         raise inflated_too_long("the compressed body", len(data), max_bytes)
-    if not decompressor.eof or decompressor.unused_data:
-        raise GatewayError(ErrorKind.BAD_REQUEST, "the compressed body is cut off, or something stands behind it")
     return plain
 
 
@@ -144,30 +139,31 @@ class RequestBody:
         return b"".join(self._pieces)
 
     def facts(self, operation: Operation, limits: Limits) -> BodyFacts | None:
-        """The facts in the body's JSON; None while more of it must come. A malformed body has none: its engine reports
-        the error.
+        """The facts in the body's JSON, or why it cannot be read; None while more of it must come.
 
         Raises: GatewayError(BODY_TOO_LARGE) where it is more than may be read.
         """
-        coding = _coding(self._request)
-        length = self._json_bytes() if coding == b"identity" else None
+        length = self._json_bytes() if self._request.plan.encoding is None else None
         if not self.is_complete and (length is None or self.size < length):
             return None
         data = b"".join(self._pieces)
         try:
-            if coding != b"identity":
-                data = decoded(self._request, data, limits)
-                length = self._json_bytes()
-            return read_body_facts(operation, data if length is None else data[:length], limits.json_bounds)
+            data = decoded(self._request, data, limits)
+            json_bytes = declared_json_bytes(self._request.json_length, len(data))
+            if json_bytes == 0 and _looks_like_inference(data, limits):
+                raise GatewayError(ErrorKind.BAD_REQUEST, _HIDDEN_JSON)
+            return read_body_facts(operation, data[:json_bytes], limits.json_bounds)
         except GatewayError as error:
             if error.kind is ErrorKind.BODY_TOO_LARGE:
                 raise
-            return NO_BODY
+            if error.kind is ErrorKind.UNSUPPORTED:
+                error = GatewayError(ErrorKind.UNSUPPORTED_CODING, error.message)
+            return BodyFacts(error=error)
 
     @property
     def may_name_a_sequence(self) -> bool:
         """Whether sending it twice could advance a sequence twice. Read only once an attempt has failed."""
-        if self._request.plan.head.value(b"content-encoding"):
+        if self._request.plan.encoding is not None:
             return True
         return b'"sequence_id"' in b"".join(self._pieces)
 
@@ -182,5 +178,12 @@ class RequestBody:
         self.can_be_sent_again = False
 
 
-def _coding(request: Request) -> bytes:
-    return (request.plan.head.value(b"content-encoding") or b"identity").strip().lower()
+def _looks_like_inference(data: bytes, limits: Limits) -> bool:
+    """Whether a body that is declared to be one raw tensor is the JSON of an inference, too."""
+    if not data.lstrip().startswith(b"{"):
+        return False
+    try:
+        message = limits.json_bounds.read(data if len(data) <= SHORT_BYTES else without_numbers(data))
+    except ValueError:
+        return False
+    return isinstance(message, dict) and "inputs" in message

@@ -20,6 +20,7 @@ from gateway.observability.access_log import AccessLog, AccessLogEntry
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.principal import Principal
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, Scalar
 from gateway.routing.decision import Facts, Target
 
@@ -44,7 +45,8 @@ class DecisionFacts(NamedTuple):
 
 class EndedRequest(NamedTuple):
     """A request that has ended, for the logs. `request_line` are its method and path, `status` is HTTP's, `reason` the
-    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty."""
+    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty;
+    `principal` is the verified caller."""
 
     peer: str
     request_line: tuple[str, str]
@@ -55,6 +57,7 @@ class EndedRequest(NamedTuple):
     target: Target | None = None
     endpoint: str = ""
     facts: DecisionFacts | None = None
+    principal: Principal | None = None
 
 
 # The request line of a request that could not be read.
@@ -143,6 +146,8 @@ class DecisionSampler:
                 "facts": self._facts(known),
             }
         )
+        if ended.principal is not None:
+            self._waiting[-1] |= {"tenant": _text(ended.principal.tenant), "key": _text(ended.principal.key)}
         if len(self._waiting) >= _MAX_WAITING:
             self.flush()
         else:
@@ -261,7 +266,7 @@ class RequestLog:
         if self._access_log is None:
             return
         method, path = ended.request_line
-        target = ended.target
+        target, principal = ended.target, ended.principal
         self._access_log.write(
             AccessLogEntry(
                 peer=ended.peer,
@@ -275,6 +280,8 @@ class RequestLog:
                 reason=ended.reason,
                 seconds=ended.seconds,
                 request_id=ended.request_id.decode("latin-1"),
+                tenant=principal.tenant if principal is not None else "",
+                key=principal.key if principal is not None else "",
             )
         )
 

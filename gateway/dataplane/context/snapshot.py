@@ -16,6 +16,7 @@ from zlib import crc32
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.context.identification import Identification
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.limit import Limit
 from gateway.limits.limit_key import header_names
@@ -206,8 +207,13 @@ class Snapshot:
         self.number = number
         self._rules = rules
         self.table = yield from Table.compiled(rules, number)
-        self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
-        self.limit_fields = frozenset[bytes]().union(*(header_names(spec, rules.identity) for spec in rules.limits))
+        # Finds callers; None where the rules do not ask who calls
+        self.identification = Identification(rules.auth, rules.identity) if rules.auth is not None else None
+        is_verified = rules.auth is not None
+        self.limits = {spec.name: Limit(spec, rules.identity, is_verified=is_verified) for spec in rules.limits}
+        self.limit_fields = frozenset[bytes]().union(
+            *(header_names(spec, rules.identity, is_verified=is_verified) for spec in rules.limits)
+        )
         used = yield from find_used_fields(rules)
         self.parameters_used = used.parameters
         # Headers that only experiments assign by: few requests share them.
@@ -256,6 +262,11 @@ class Snapshot:
         self.forcing_field = rules.forcing.header.encode()
         self.forcing_key_field = rules.forcing.key_header.encode()
         self.own_fields = frozenset({self.forcing_field, self.forcing_key_field})
+        # Fields that decide what happens to a request: rules read the first of a name, engines may read another
+        headers = {name.encode() for name in self.headers_used}
+        self.deciding_fields = frozenset(
+            {*headers, self.session_field, *self.unit_fields, *self.limit_fields, *self.own_fields} - {b"", b"cookie"}
+        )
         self.is_mirrored = False
         for route, declared in zip(self.table.routes, rules.routes, strict=True):
             if declared.shadow is not None:

@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
-from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.prepared_head import no_route, undecided
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
@@ -104,7 +104,7 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
             return None
         decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
-        raise no_route(plan.facts)
+        raise undecided(decision, plan.facts)
     return serve(client, request, plan.snapshot.target_of(decision), decision.session), body.held()
 
 

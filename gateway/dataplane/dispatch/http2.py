@@ -20,8 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
+from math import inf
+from time import monotonic, time
 
+from gateway.auth.identity import EXPIRED
+from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
 from gateway.dataplane.context.interfaces import Serve
 from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_target
@@ -60,26 +63,41 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
     base = block.base or block
     cached = base.note
     if not isinstance(cached, CachedCall) or cached.reader is not read:
-        cached = base.note = _classified(read, base)
+        cached = base.note = _classified(read, base, client.peer)
     head = cached.head
     if base is not block and head is not None:
         head = read.again(head, block)
         if head is None or head.error is not None:  # its own fields change what it is
-            cached = _classified(read, block)
+            cached = _classified(read, block, client.peer)
             head = cached.head
     if head is None:
         return RestOverHttp2(client, stream, block, handler_for)
     return cached.make(client, stream, head)
 
 
-def _classified(read: CallReader, block: Block) -> CachedCall:
+def _classified(read: CallReader, block: Block, peer: str) -> CachedCall:
     if not (block.value(b"content-type") or b"").startswith(GRPC):
         return CachedCall(read, None, _unary)
-    head = read(block)
+    head = read(block, peer)
     return CachedCall(read, head, _maker_of(head))
 
 
 def _maker_of(head: CallHead) -> MakeCall:
+    make = _maker_of_known(head)
+    if isinstance(head, AuthenticatedCallHead) and head.expires_at < inf:
+        return partial(_until, head.expires_at, make)
+    return make
+
+
+def _until(expires_at: float, make: MakeCall, client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
+    """The handler of a call whose caller was known when its fields came first: a connection sends them again and
+    again."""
+    if time() < expires_at:
+        return make(client, stream, head)
+    return RefusedCall(client, stream, head, EXPIRED)
+
+
+def _maker_of_known(head: CallHead) -> MakeCall:
     rpc = head.plan.rpc
     if head.error is not None:
         return partial(RefusedCall, error=head.error)

@@ -8,7 +8,7 @@ from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, no_route
+from gateway.dataplane.context.prepared_head import PreparedHead, undecided
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
@@ -85,7 +85,7 @@ def _decided(
         facts = read_generation_facts(body, limits.json_bounds)
         decision = plan.decide(facts, request.session, request.units)
     if not isinstance(decision, Decision):
-        raise no_route(plan.facts)
+        raise undecided(decision, plan.facts)
     return plan.snapshot.target_of(decision), decision.session
 
 

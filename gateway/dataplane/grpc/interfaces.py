@@ -196,5 +196,6 @@ def log_call(
         target=route_target.spec if route_target is not None else None,
         endpoint=endpoint,
         facts=facts,
+        principal=head.plan.principal,
     )
     client.plane.request_log.add(ended)

@@ -6,7 +6,7 @@ from gateway.config.settings import Limits
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
+from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_error, read_names, renamed
 from gateway.protocol.llm.request_facts import prompt_of_message
 from gateway.protocol.message_layouts import read_repeated
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts
@@ -40,7 +40,7 @@ class CompleteMessage:
         """Nothing follows."""
 
     def facts(self) -> BodyFacts | None:
-        return facts_or_none(self._data[PREFIX_BYTES:])
+        return facts_or_error(self._data[PREFIX_BYTES:])
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         if model is None:
@@ -126,7 +126,7 @@ class PiecewiseMessage:
             if not self._has_prefix or self.size < PREFIX_BYTES + self._message_bytes:
                 return None
             self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
-        return facts_or_none(self._plain) if self._plain else NO_BODY
+        return facts_or_error(self._plain) if self._plain else NO_BODY
 
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         """All that has come so far, ready to be sent; `model` replaces the model's name. `keeps`: it may be sent twice;

@@ -6,13 +6,13 @@ import asyncio
 from time import monotonic
 
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.prepared_head import undecided
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_message_head import Names, facts_or_none
+from gateway.protocol.infer_message_head import Names, facts_or_error
 from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing.decision import Undecided
 from gateway.wire.grpc import PREFIX_BYTES
@@ -113,7 +113,7 @@ class StreamRouter:
         if is_by_content:
             decision = self._decide(names, data[PREFIX_BYTES:] if plain is None else plain)
         if isinstance(decision, Undecided):
-            raise no_route(self._plan.facts(names))
+            raise undecided(decision, self._plan.facts(names))
         target, chosen_by = decision
         if is_by_content:
             target = self._of_all_units(target)
@@ -129,7 +129,7 @@ class StreamRouter:
     def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, AnySession | None] | Undecided:
         decision = self._plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY:
-            return self._plan.decide(names, facts_or_none(plain), self._head)
+            return self._plan.decide(names, facts_or_error(plain), self._head)
         return decision
 
     def _target_of_session(self, target: CallTarget, session: AnySession) -> CallTarget:

@@ -7,7 +7,7 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
-from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.prepared_head import undecided
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_silent
@@ -119,7 +119,7 @@ class UnaryCall(CallHandler):
                 return
             decision = head.plan.decide(names, facts, head)
         if isinstance(decision, Undecided):
-            raise no_route(head.plan.facts(names))
+            raise undecided(decision, head.plan.facts(names))
         target, session = decision
         if session is not None and target.route_target.is_sticky:
             self._look_up(message, target, session)

@@ -11,7 +11,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.prepared_head import PreparedHead, check_path
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
@@ -62,7 +62,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
         message = self._only_message()
         is_inference = self._rpc.operation is Operation.INFER
         converted = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
-        request = rest_of_call(self._client, self._head, converted, self.request_id)
+        request = rest_of_call(self._client, self._head, converted, self.request_id, self._route_target)
         client = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
         if self._decided is not None and self._serve is not None:
             self._handler = self._serve(client, request, *self._decided)
@@ -159,8 +159,6 @@ def rest_of_infer(message: bytes) -> RestRequest:
     if not names.model:  # Triton's gRPC error; a path cannot be without a name
         raise GatewayError(ErrorKind.NOT_FOUND, "Request for unknown model: '' is not found")
     model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
-    if names.version and not names.version.isdigit():
-        raise GatewayError(ErrorKind.BAD_REQUEST, f"model_version {version!r} is no number")
     return RestRequest("POST", f"{model_path(model, version)}/infer", rest_of_infer_request(message))
 
 
@@ -176,8 +174,16 @@ def json_bytes_of(fields: list[Field]) -> int | None:
     return int(length)
 
 
-def rest_of_call(client: CallClient, head: CallHead, converted: RestRequest, request_id: bytes) -> Request:
-    """The REST request as a handler gets it: with the call's metadata; the rules see that its client uses gRPC."""
+def rest_of_call(
+    client: CallClient, head: CallHead, converted: RestRequest, request_id: bytes, route_target: RouteTarget | None
+) -> Request:
+    """The REST request as a handler gets it: with the call's metadata; the rules see that its client uses gRPC.
+    `route_target` is its target; None: the fleet.
+
+    Raises: GatewayError(BAD_REQUEST) where the client's name of the model would become another path.
+    """
+    if route_target is not None:
+        check_path(converted.target, route_target, client.plane.settings)
     fields = [(b"host", head.plan.authority or b"pointsman"), *head.rest_fields()]
     if converted.body.head_bytes is not None:
         fields.append((_JSON_LENGTH, b"%d" % converted.body.head_bytes))
@@ -187,5 +193,5 @@ def rest_of_call(client: CallClient, head: CallHead, converted: RestRequest, req
     if converted.method == "POST":
         fields.append((b"content-length", b"%d" % len(converted.body.data)))
     rest_head = RequestHead(converted.method.encode("ascii"), converted.target.encode("ascii"), fields, False)
-    plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc")
+    plan = PreparedHead(rest_head, head.plan.snapshot, client.plane.settings, "grpc", head.plan.principal)
     return Request.of_fields(plan, [(b"x-request-id", request_id)])

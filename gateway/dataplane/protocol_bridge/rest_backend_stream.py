@@ -15,6 +15,7 @@ from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
+from gateway.dataplane.context.prepared_head import check_path
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.conversation.session_forwarding import session_of
 from gateway.dataplane.grpc.interfaces import CallClient
@@ -238,7 +239,7 @@ class _Exchange(ReplySink):
         plane, route_target, head = owner.call.plane, owner.target.route_target, owner.head
         try:
             converted = await self._converted(framed)
-            request = rest_of_call(owner.client, head, converted, owner.call.request_id)
+            request = rest_of_call(owner.client, head, converted, owner.call.request_id, route_target)
             # each message may be of another session
             if route_target.spec.history is not None or route_target.replay is not None:
                 session = session_of(request, converted.body)
@@ -267,6 +268,7 @@ class _Exchange(ReplySink):
             limits = owner.call.plane.settings.limits
             message = decompress(message, owner.head.plan.encoding, limits.most_inflated(len(message)))
         model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
+        check_path(model_path(model, version), owner.target.route_target, owner.call.plane.settings)
         if not await is_decoupled(owner.target.route_target, model, version):
             return rest_of_infer(message)
         self._metadata = await query_metadata(owner.target.route_target, model, version)

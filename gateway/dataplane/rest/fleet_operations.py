@@ -10,18 +10,22 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
+from time import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 
+from gateway.config.operation_access import CONTROL_OPERATIONS
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.rest.model_list import list_models, one_model
+from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
@@ -96,11 +100,35 @@ class FleetOperation(LocalHandler):
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
             answer = _refused(error, self._plan.api)
+        except asyncio.CancelledError:  # engines may have done it
+            self._audit(body, ErrorKind.CANCELLED.status.http)
+            raise
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
             answer = _refused(failure, self._plan.api)
+        self._audit(body, answer.status)
         self._respond(*answer)
+
+    def _audit(self, body: bytes, status: int) -> None:
+        """Have an operation that changes engines in the audit."""
+        plan, client = self._plan, self._client
+        if plan.call.operation not in CONTROL_OPERATIONS or plan.head.method != "POST":
+            return
+        method, target = plan.request_line
+        client.plane.on_audited(
+            AuditRecord(
+                time=time(),
+                principal="",  # clients have no identities yet
+                peer=client.peer,
+                protocol=plan.facts.protocol,
+                method=method,
+                target=target,
+                body=body[:MAX_BODY_BYTES],
+                num_body_bytes=len(body),
+                status=status,
+            )
+        )
 
     # Answered here
 
@@ -138,13 +166,32 @@ class FleetOperation(LocalHandler):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
-        return _merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
+        reply = _merged(await self._query_available(self._everywhere(), body), merge_statistics, dict)
+        return self._without_hidden(reply, "model_stats")
 
     async def _model_statistics(self, body: bytes) -> AggregatedReply:
         return _merged(await self._query_available(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        return _merged(await self._query_available(self._everywhere(), body), merge_index, list)
+        reply = _merged(await self._query_available(self._everywhere(), body), merge_index, list)
+        return self._without_hidden(reply)
+
+    def _without_hidden(self, reply: AggregatedReply, field: str = "") -> AggregatedReply:
+        """A reply with a list of models, in this field where it is a map, without those that the caller may not use."""
+        table, facts = self._plan.snapshot.table, self._plan.facts
+        if not table.restricts or reply.status != 200:
+            return reply
+        try:
+            whole = orjson.loads(reply.body)
+            models = whole[field] if field else whole
+            models[:] = [
+                each
+                for each in models
+                if not table.hides(replace(facts, model=each["name"], operation=Operation.INFER))
+            ]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says") from error
+        return reply._replace(body=orjson.dumps(whole))
 
     # Sent to all, and done only when all have done it
 

@@ -69,7 +69,7 @@ def _targets(plan: PreparedHead, name: str) -> tuple[Target, ...]:
     """Where a client of this one's kind gets by naming this model."""
     table, headers = plan.snapshot.table, plan.facts.headers
     for operation in _OPERATIONS:
-        targets = table.targets_for(Facts(name, None, "openai", operation, headers))
+        targets = table.targets_for(Facts(name, None, "openai", operation, headers, principal=plan.principal))
         if targets:
             return targets
     return ()

@@ -20,7 +20,7 @@ from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_event, error_reply
 from gateway.dataplane.context.outcome import OutcomeRecorder
-from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.prepared_head import PreparedHead, check_path
 from gateway.dataplane.context.request_body import document
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
@@ -28,6 +28,7 @@ from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedRep
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.translation import GenerationTranslator
+from gateway.protocol.operations import path_segment
 from gateway.protocol.sequence import AnySession
 from gateway.protocol.translator import EngineRequest, Reply, Translator
 from gateway.upstream.endpoint import Endpoint
@@ -128,6 +129,9 @@ class TranslatingHandler(Handler, ReplySink):
         self._outcome.body_received(len(body))
         try:
             body = document(self._request, body, self._client.plane.settings.limits)
+            if not self._route_target.engine.spec.protocol.traits.has_dialects:  # the model's name becomes a path
+                path = f"/{path_segment(self._request.plan.call.model or '')}"
+                check_path(path, self._route_target, self._client.plane.settings)
             translator = self._make(self._request, body, self._route_target)
         except Exception as error:
             self._refuse(self._reported(error))

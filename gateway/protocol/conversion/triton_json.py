@@ -15,12 +15,9 @@ from typing import Any
 
 import orjson
 
-NAN, INFINITY, NEGATIVE_INFINITY = b"NaN", b"Infinity", b"-Infinity"
+from gateway.protocol.json_reader import with_standard_numbers
 
-# RapidJSON takes these two spellings too, which no writer of JSON uses. A string that does not end is one up to the
-# end: where its match could fail, the search would restart at each of its quotes.
-_SPELLINGS = re.compile(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|Inf(?!inity)|-NaN')
-_STANDARD = {"Inf": "Infinity", "-NaN": "NaN"}
+NAN, INFINITY, NEGATIVE_INFINITY = b"NaN", b"Infinity", b"-Infinity"
 
 _ESCAPED = re.compile(rb'[\x00-\x1f"\\]')
 _ESCAPES = {bytes((code,)): b"\\u%04X" % code for code in range(0x20)} | {
@@ -46,10 +43,8 @@ def read(body: bytes) -> Any:
         if b"NaN" not in body and b"Inf" not in body and is_utf8(body):
             raise ValueError(str(error)) from None
     text = body.decode("utf-8", "surrogateescape")
-    if "Inf" in text or "-NaN" in text:
-        text = _SPELLINGS.sub(lambda found: _STANDARD.get(found[0], found[0]), text)
     try:
-        return json.loads(text)
+        return json.loads(with_standard_numbers(text))
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from gateway.protocol.json_bounds import BOUNDS, JsonBounds
+from gateway.protocol.json_reader import read_json
 from gateway.protocol.llm.json_fields import bad_request, dumped
 
 _STRING = rb'"((?:[^"\\]++|\\.)*+)"'
@@ -155,6 +156,17 @@ def _is_outermost(body: bytes, at: int) -> bool:
     try:
         orjson.loads(b"{" + body[at:])
     except orjson.JSONDecodeError:
+        return _is_wide_object(b"{" + body[at:])
+    return True
+
+
+def _is_wide_object(text: bytes) -> bool:
+    """Whether it is one by the parsers that take NaN and Infinity."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return False
+    try:
+        read_json(text)
+    except ValueError:
         return False
     return True
 

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import GatewayError, bad_request
 from gateway.protocol.json_bounds import BOUNDS, JsonBounds
 from gateway.protocol.protobuf_wire import BYTES, fields
-from gateway.protocol.v2_facts import NO_BODY, BodyFacts
+from gateway.protocol.v2_facts import BodyFacts
 
 # A key or a type of a part that holds an image: OpenAI's chat and responses, Anthropic's messages.
 _IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 
 
 def read_generation_facts(body: bytes, bounds: JsonBounds = BOUNDS) -> BodyFacts:
-    """The facts of an OpenAI or Anthropic body; NO_BODY where it cannot be read: the engine reports the error.
+    """The facts of an OpenAI or Anthropic body, or why it cannot be read.
 
     Raises: GatewayError(BODY_TOO_LARGE) where it is more than `bounds` allow.
     """
     try:
         message = bounds.read(body)
-    except orjson.JSONDecodeError:
-        return NO_BODY
+    except ValueError as error:
+        return BodyFacts(error=bad_request(f"failed to parse the request JSON: {error}"))
     if not isinstance(message, dict):
-        return NO_BODY
+        return BodyFacts(error=bad_request("the request JSON must be an object"))
     scalars = {key: value for key, value in message.items() if isinstance(value, str | int | float)}
     metadata = message.get("metadata")
     if isinstance(metadata, dict):

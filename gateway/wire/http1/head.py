@@ -39,6 +39,7 @@ HOP_BY_HOP = frozenset(
 )
 # How the names of the gateway's own reply fields begin: an engine's fields of such names are dropped.
 GATEWAY_FIELDS = b"x-pointsman-"
+_find_gateway_field = re.compile(GATEWAY_FIELDS).search  # costs half of `in`
 # Fields that must not be repeated.
 _SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
 _CONNECTION_OPTIONS = HOP_BY_HOP | {b"close", b""}
@@ -119,15 +120,12 @@ class ResponseHead(_Head):
         self.ends_at_close = length is None and not is_chunked
         self.status = status
         self.status_line = status_line
-        self.lines = _relayed_lines(self.fields)
-        if GATEWAY_FIELDS in self.lines:
+        lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
+        if _find_gateway_field(lines) is not None:
             self.fields = [field for field in self.fields if not field[0].startswith(GATEWAY_FIELDS)]
-            self.lines = _relayed_lines(self.fields)
+            lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
+        self.lines = lines
         self.keep_alive = _keeps_alive(connection, is_http_10)
-
-
-def _relayed_lines(fields: list[Field]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % field for field in fields if field[0] != b"x-request-id"])
 
 
 def read_request_head(head: bytes) -> RequestHead:

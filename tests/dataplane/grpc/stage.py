@@ -12,6 +12,7 @@ from typing import Any
 from h2.settings import SettingCodes
 from tritonclient.grpc import service_pb2
 
+from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
 from gateway.config.specs import ConnectionSpec
 from gateway.dataplane.context import data_plane as plane_module
@@ -122,6 +123,7 @@ async def grpc_stage(
     loop = asyncio.get_running_loop()
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: None if is_of_grpc_aio(context) else reported.append(context))
+    settings.setdefault("operation_access", OperationAccess(read_allowed(["all"])))
     plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     first = plane.snapshot
     server = await loop.create_server(lambda: ProtocolDetector(plane), "127.0.0.1", 0, ssl=tls)

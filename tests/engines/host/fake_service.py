@@ -11,9 +11,9 @@ from typing import Any
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
-from engines.host.restricted_apis import RestrictedApis
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.protobuf import Message, message
+from gateway.protocol.restricted_apis import RestrictedApis
 
 Answer = Callable[[InferenceCall], None]
 

@@ -5,8 +5,8 @@ import pytest
 from engines.core.errors import EngineError
 from engines.host.client_limits import HeaderForward
 from engines.host.request_fields import datatype_named, read_version, trace_of
-from engines.host.restricted_apis import CATEGORIES
 from gateway.protocol.operations import Operation
+from gateway.protocol.restricted_apis import CATEGORIES
 
 
 @pytest.mark.parametrize(

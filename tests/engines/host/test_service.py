@@ -10,7 +10,6 @@ import pytest
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest
 from engines.host.logs import LogSettings
-from engines.host.restricted_apis import RestrictedApis
 from engines.host.service import RPCS, Service
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.trace_settings import TraceSettings
@@ -20,6 +19,7 @@ from engines.repository.states import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message
+from gateway.protocol.restricted_apis import RestrictedApis
 from tests.engines.host.parts import ObservedRequest, ints
 from tests.engines.host.test_model import ECHO, Stage
 

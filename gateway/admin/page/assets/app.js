@@ -1,6 +1,6 @@
 // The page: its views by the address' hash, who is looking, and whether the gateway is heard.
 
-import { ApiError, caller, keepKey, learnCaller, mayAskAgain } from "./core/api.js";
+import { ApiError, call, caller, keepKey, learnCaller, mayAskAgain } from "./core/api.js";
 import { keyEntry, toast } from "./core/dialogs.js";
 import { fill, h, mark, tell } from "./core/dom.js";
 import { live } from "./core/live.js";
@@ -101,10 +101,8 @@ function makeNavigation() {
 
 function showCaller() {
   const button = document.getElementById("caller");
-  const named = caller.keys ? `${caller.name} · ${caller.role}` : caller.role;
-  tell(button, caller.role ? named : "Enter a key");
-  const told = caller.keys ? "Use another key" : "This gateway has no keys: whoever reaches its port is admin";
-  mark(button, "title", told);
+  tell(button, caller.role ? `${caller.name} · ${caller.role}` : "Enter a key");
+  mark(button, "title", "Use another key");
 }
 
 function showState(state) {
@@ -121,26 +119,40 @@ async function tryKey(key) {
   showCaller();
 }
 
+/** Exchange the token of a sign-in link, `#token=TOKEN`, for a session's key; returns whether there was one. */
+async function signIn() {
+  const token = location.hash.match(/^#token=([\w-]+)$/)?.[1];
+  if (!token) return false;
+  history.replaceState(null, "", location.pathname);
+  try {
+    keepKey((await call("POST", "/sign-in", { token })).key);
+  } catch (error) {
+    toast(error.message, "bad");
+    return false;
+  }
+  return true;
+}
+
 async function begin() {
   makeNavigation();
   showState("connecting");
   const enterKey = keyEntry(tryKey);
   themeSwitch(document.getElementById("theme"), () => document.dispatchEvent(new Event("themechange")));
   document.getElementById("caller").addEventListener("click", async () => {
-    if (!caller.keys) return toast("This gateway has no keys: whoever reaches its port is admin.", "warning");
     if (!(await enterKey(""))) return;
     live.again();
     navigate();
   });
   live.addEventListener("state", (event) => showState(event.detail));
-  addEventListener("hashchange", navigate);
+  addEventListener("hashchange", async () => {
+    if (await signIn()) live.again();
+    navigate();
+  });
   try {
+    await signIn();
     await learnCaller();
   } catch (error) {
-    if (error.status === 401) {
-      keepKey(null);
-      caller.keys = true;
-    }
+    if (error.status === 401) keepKey(null);
     toast(error.message, "bad");
   }
   showCaller();

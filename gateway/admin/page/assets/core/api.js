@@ -13,7 +13,7 @@ export class ApiError extends Error {
 }
 
 /** Who the API takes this page for. */
-export const caller = { name: "", role: "", keys: false };
+export const caller = { name: "", role: "" };
 
 let askForKey = () => Promise.resolve(false);
 let asking = null;

@@ -144,7 +144,9 @@ export function keyEntry(check) {
   const enter = (why) =>
     ask({
       title: "A key is wanted",
-      text: why || "This gateway's admin API answers to keys. Yours stays in this tab until it is closed.",
+      text:
+        why ||
+        "The admin API needs a key, which stays in this tab until it is closed. `pointsman page` prints a link that signs in without one.",
       fields: [{ name: "key", label: "Key", type: "password", required: true }],
       confirm: "Use it",
       run: ({ key }) => check(key).then(() => keepKey(key)),

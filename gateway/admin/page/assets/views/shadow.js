@@ -1,6 +1,6 @@
 // One mirrored route: what of its candidate's answers agrees, how far, and which requests differ most.
 
-import { call, caller, piece, request } from "../core/api.js";
+import { call, piece, request } from "../core/api.js";
 import { action, ask, toast } from "../core/dialogs.js";
 import { fill, h, tell } from "../core/dom.js";
 import { clock, count, digits, percent, seconds } from "../core/format.js";
@@ -61,10 +61,8 @@ function aboutTold({ shadow, primary_engines: own, since, active }) {
   return `${own.join(", ") || "Its own engine"} against ${shadow.engine}${model}; ${percent(shadow.sample)} of requests, ${when}; they agree within ${tolerance}.${active === false ? " It is mirrored no more." : ""}`;
 }
 
-/** The whole report with its plots is a page of its own; where keys are wanted, a link could not bring one. */
+/** The whole report with its plots is a page of its own, which a link could not open: it would bring no key. */
 function reportButton(path, route) {
-  if (!caller.keys)
-    return h("a", { class: "button", href: `${path}/report`, target: "_blank", rel: "noopener" }, "Report with plots");
   return action("Download the report", "viewer", async () => {
     const response = await request("GET", `${path}/report`);
     const url = URL.createObjectURL(await response.blob());

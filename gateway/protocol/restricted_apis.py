@@ -6,6 +6,8 @@ Source: Triton server `src/restricted_features.h`, `command_line_parser.cc` Pars
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
 
 from gateway.protocol.operations import Operation
 
@@ -34,20 +36,30 @@ _NAMES = tuple(dict.fromkeys(CATEGORIES.values()))
 Restrictions = Mapping[str, tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
 class RestrictedApis:
     """The restrictions of one front."""
 
-    def __init__(self, restrictions: Restrictions) -> None:
+    restrictions: Restrictions = field(default_factory=dict, repr=False)  # with secrets
+    # By operation: the header as the option names it, as it is looked up, and its value.
+    _by_operation: dict[Operation, tuple[str, bytes, bytes]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
         encoded = {
             category: (header, header.lower().encode("latin-1"), value.encode("utf-8"))
-            for category, (header, value) in restrictions.items()
+            for category, (header, value) in self.restrictions.items()
         }
-        self._by_operation = {
+        by_operation = {
             operation: encoded[category] for operation, category in CATEGORIES.items() if category in encoded
         }
+        object.__setattr__(self, "_by_operation", by_operation)
 
     def __bool__(self) -> bool:
         return bool(self._by_operation)
+
+    def __contains__(self, operation: Operation) -> bool:
+        """Whether the operation needs a header."""
+        return operation in self._by_operation
 
     @property
     def headers(self) -> frozenset[bytes]:
@@ -60,7 +72,7 @@ class RestrictedApis:
         if restriction is None:
             return ""
         header, name, value = restriction
-        return "" if headers.get(name) == value else header
+        return "" if compare_digest(headers.get(name, b""), value) else header
 
 
 _GRPC_PREFIX = "triton-grpc-protocol-"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.host.restricted_apis import grpc_restrictions, http_restrictions
+from gateway.protocol.restricted_apis import grpc_restrictions, http_restrictions
 
 
 def test_each_category_has_its_header() -> None:

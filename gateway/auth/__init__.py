@@ -1,0 +1,1 @@
+"""Authentication on the inference ports: credentials to principals."""

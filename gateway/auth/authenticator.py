@@ -1,0 +1,68 @@
+"""Who sends a request: the credentials of its head, verified by the rules in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time
+
+from gateway.auth.api_keys import ApiKeys
+from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
+from gateway.config.auth_specs import AuthSpec
+
+Field = tuple[bytes, bytes]
+
+# Where clients send what they are known by: OpenAI's and others, Anthropic's, Azure's.
+CREDENTIAL_FIELDS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+
+# Verified credentials that a worker remembers, of 300 bytes each.
+MAX_KNOWN = 10_000
+
+_BEARER = b"bearer "
+_ANONYMOUS = Identity()
+_MISSING = Identity(
+    error=unauthenticated("this gateway needs an API key: send 'authorization: Bearer KEY' or 'x-api-key: KEY'")
+)
+_NOT_BEARER = invalid("the field authorization must be 'Bearer' and an API key")
+_AMBIGUOUS = invalid("the request has several credentials: send one")
+_UNREADABLE = invalid("the credential is no API key of this gateway")
+_EXPIRED = Identity(error=EXPIRED)
+
+
+class Authenticator:
+    """Verifies credentials by one snapshot of the rules."""
+
+    def __init__(self, spec: AuthSpec) -> None:
+        self._keys = ApiKeys(key for file in spec.keys for key in file.keys)
+        # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
+        self._known: dict[Field, Identity] = {}
+        self._absent = _MISSING if spec.required else _ANONYMOUS
+
+    def identify(self, fields: Sequence[Field]) -> Identity:
+        """Who sends a request with these credential fields, names in lower case."""
+        if len(fields) == 1:
+            known = self._known.get(fields[0])
+            if known is not None and known.expires_at > time():
+                return known
+        elif not fields:
+            return self._absent
+        identity = self._verify(fields)
+        if identity.principal is not None and len(fields) == 1:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[fields[0]] = identity
+        return identity
+
+    def _verify(self, fields: Sequence[Field]) -> Identity:
+        credential = b""
+        for name, value in fields:
+            if name == b"authorization":
+                if value[:7].lower() != _BEARER:
+                    return _NOT_BEARER
+                value = value[7:].strip()
+            if credential and value != credential:
+                return _AMBIGUOUS
+            credential = value
+        identity = self._keys.identify(credential)
+        if identity is None:
+            return _UNREADABLE
+        return identity if identity.expires_at > time() else _EXPIRED

@@ -1,0 +1,90 @@
+"""Files of keys as the command line edits them: comments and order stay as they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.rule_versions.splice import Span
+
+
+class KeyFile:
+    """A file with a list of keys, which may not exist yet."""
+
+    def __init__(self, path: Path, check: Callable[[Path], object], *, may_be_missing: bool = False) -> None:
+        """`check` is the gateway's own reader of the file; it raises ValueError.
+
+        Raises: typer.Exit where the file cannot be used.
+        """
+        from gateway.rule_versions.splice import read_spans
+
+        self._path = path
+        self._text = ""
+        self._entries: Span | None = None
+        if may_be_missing and not path.exists():
+            return
+        try:
+            check(path)
+        except ValueError as error:
+            raise refused(str(error)) from error
+        self._text = path.read_text()
+        root = read_spans(self._text, str(path))
+        self._entries = root if root.kind == "list" else None
+
+    def values(self, field: str) -> list[str]:
+        """A field's value in each entry, "" where it is missing."""
+        return [_value(entry, field) for entry in self._entries.children] if self._entries is not None else []
+
+    def append(self, fields: Mapping[str, str]) -> None:
+        from gateway.rule_versions.splice import append_item, flow_map
+
+        text, entries = self._text, self._entries
+        if entries is None or not entries.children:
+            before = text[: entries.start] if entries is not None else text
+            text = before + ("\n" if before and not before.endswith("\n") else "") + block(fields, 0)
+        elif entries.is_flow:
+            text = append_item(text, entries, flow_map(**fields))
+        else:
+            text = append_item(text, entries, block(fields, entries.column)[entries.column + 2 :].rstrip("\n"))
+        self._write(text)
+
+    def remove(self, place: int, what: str) -> None:
+        from gateway.rule_versions.splice import remove_item
+        from gateway.rule_versions.version import EditError
+
+        assert self._entries is not None
+        try:
+            self._write(remove_item(self._text, self._entries, place, what))
+        except EditError as error:
+            raise refused(f"{self._path}: {error}") from error
+
+    def _write(self, text: str) -> None:
+        """In place: a container that has the file mounted would not see a new file."""
+        try:
+            self._path.write_text(text)
+        except OSError as error:
+            raise refused(f"{self._path} cannot be written: {error.strerror}") from error
+
+
+def block(fields: Mapping[str, str], column: int) -> str:
+    """An entry in lines of its own, as an item of a list at this column."""
+    from gateway.rule_versions.splice import written
+
+    indent = " " * column
+    lines = "".join(f"{indent}  {name}: {written(value)}\n" for name, value in fields.items())
+    return f"{indent}- {lines[len(indent) + 2 :]}"
+
+
+def _value(entry: Span, field: str) -> str:
+    found = entry.get(field)
+    return found.value if found is not None else ""
+
+
+def refused(reason: str) -> typer.Exit:
+    print(reason, file=sys.stderr)
+    return typer.Exit(1)

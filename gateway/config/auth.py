@@ -1,0 +1,84 @@
+"""The `auth:` section, and the files of API keys that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.config.auth_specs import ApiKeySpec, AuthSpec, KeyFileSpec
+from gateway.config.specs import RulesSpec
+from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
+from gateway.yaml.readers import Reading, expected, one_or_many, record_of, scalar
+
+_KEY = record_of("a key", ApiKeySpec)
+
+
+def read_key_file(path: Path, reading: Reading) -> tuple[ApiKeySpec, ...]:
+    """The keys of a file, which is empty or has a list of them.
+
+    Raises: OSError, UnicodeDecodeError.
+    """
+    root = read_yaml(path.read_text("utf-8"), str(path), {}, reading.problems)
+    if isinstance(root, Scalar) and root.is_null:  # an empty file admits nobody
+        return ()
+    if not isinstance(root, Items):
+        expected(root, "a list of keys", reading)
+        return ()
+    keys = [key for node in root.nodes if (key := _KEY(node, reading)) is not None]
+    for key in keys:
+        assert key.location is not None
+        reading.declare("key id", key.id, key.location)
+    return tuple(keys)
+
+
+def confined_path(node: Scalar, reading: Reading) -> Path | None:
+    """The file that a text names, relative to the folder of the rule file, which it must be in."""
+    folder = Path(node.location.file).parent
+    try:
+        path = (folder / node.text).resolve()
+        is_inside = path.is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL in the path
+        reading.error(node.location, f"{node.text!r} is not a path: {error}")
+        return None
+    if not is_inside:
+        reading.error(node.location, f"{node.text!r} is outside of the rule file's folder: put the file into {folder}")
+        return None
+    return folder / node.text
+
+
+def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
+    if scalar(str)(node, reading) is None or not isinstance(node, Scalar):
+        return None
+    path = confined_path(node, reading)
+    if path is None:
+        return None
+    try:
+        if not path.is_file():  # a pipe would block
+            raise OSError(0, "it is not a regular file" if path.exists() else "there is no such file")
+        return KeyFileSpec(str(path), read_key_file(path, reading))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reading.error(node.location, f"the key file {node.text!r} cannot be read: {why}")
+        return None
+
+
+def check_access(rules: RulesSpec, reading: Reading) -> None:
+    """Without `auth:` nobody is known, so nobody could be let in or kept out."""
+    if "auth" in reading.declared.get("section", {}):
+        return
+    for route in rules.routes:
+        if route.allow or route.refuse:
+            assert route.location is not None
+            key = "allow" if route.allow else "refuse"
+            what = f"route {route.name!r} has {key!r}, and the rules have no 'auth': nobody would be known"
+            reading.error(route.location, what)
+
+
+_AUTH = record_of("auth", AuthSpec, keys=one_or_many(_key_file))
+
+
+def read_auth(node: Node, reading: Reading) -> AuthSpec | None:
+    """Read the section with the files that it names."""
+    auth = _AUTH(node, reading)
+    if auth is not None and not auth.keys:
+        reading.error(node.location, "auth names nothing that a caller could be known by: it needs 'keys'")
+    return auth

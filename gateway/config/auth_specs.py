@@ -1,0 +1,95 @@
+"""Declarations of `auth:`, and of who may use a route: created by `config.auth` and `config.routes`, immutable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from math import inf
+from typing import Annotated
+
+from gateway.config.value_parsers import Text
+from gateway.yaml import values
+from gateway.yaml.problems import Location
+
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+def key_hash(text: str) -> bytes:
+    """A key's SHA-256. Secrets have 256 random bits, so a slow or salted hash would add nothing. Errors do not quote
+    the text: it may be the key itself."""
+    found = _HASH.fullmatch(text)
+    if found is None:
+        raise ValueError("not a hash that `pointsman keys client add` has written: sha256: and 64 hexadecimal digits")
+    return bytes.fromhex(found[1])
+
+
+def moment(text: str) -> float:
+    """A time in seconds since 1970: `2027-01-31`, `2027-01-31T12:00:00Z`; without a zone it is UTC."""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time: write 2027-01-31 or 2027-01-31T12:00:00Z") from None
+    return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+key_id = values.matching(
+    r"[0-9a-f]{12}", str, "{text!r} is not a key's id: 12 hexadecimal digits, as `pointsman keys client add` writes it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeySpec:
+    """An entry of a file of API keys."""
+
+    id: Annotated[str, key_id]  # public: logs, limits and rules name the key by it
+    tenant: Text
+    hash: Annotated[bytes, key_hash] = field(repr=False)
+    name: Text = ""  # whose key it is, for people
+    expires: Annotated[float, moment] = inf  # from then on it is refused
+    location: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFileSpec:
+    """A file of API keys."""
+
+    path: str
+    keys: tuple[ApiKeySpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSpec:
+    """`auth:`: who may call the inference ports."""
+
+    keys: tuple[KeyFileSpec, ...] = ()  # named by their paths, relative to the rule file's folder and inside of it
+    required: bool = True  # false: a request without a credential goes on without a principal
+    forward: bool = False  # true: engines receive the credential that the gateway has verified
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it was read from, beside the rule files."""
+        return tuple(file.path for file in self.keys)
+
+
+def network(text: str) -> IPv4Network | IPv6Network:
+    """Addresses of peers: `10.0.0.0/8`, or one address."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an address or a network, as 10.0.0.0/8: {error}") from None
+
+
+Network = Annotated[IPv4Network | IPv6Network, network]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSpec:
+    """Callers; all keys must hold, and within one a list means any of. Texts are globs, case-sensitive."""
+
+    tenant: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()  # ids of API keys, or the subjects of tokens
+    claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)  # of a claim that is a list, any value

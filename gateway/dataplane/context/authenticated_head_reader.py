@@ -1,0 +1,150 @@
+"""Reads request heads where the rules have `auth:`.
+
+The fields that say who the caller is are taken out of a head. A verified principal is part of the plan, and its tenant
+stands in the plan's fields as clients' tenant headers do without `auth:`, for rules, limits and engines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import time
+
+from gateway.config.settings import Settings
+from gateway.dataplane.context.head_reader import (
+    DROPPED,
+    IDENTITY,
+    MAX_PLANS,
+    SHARED,
+    HeadReader,
+    Request,
+    bad_request,
+    fields_of,
+)
+from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.snapshot import Snapshot
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.principal import Principal, principal_of_mark
+from gateway.wire.http1.head import Field, RequestHead, head_of_lines, read_request_head
+from gateway.wire.memo import Memo
+
+
+class AuthenticatedRequest(Request):
+    """A request whose caller is known, or may be anonymous, until `expires_at`."""
+
+    __slots__ = ("expires_at",)
+
+    expires_at: float
+
+
+class AuthenticatedHeadReader(HeadReader):
+    """Reads heads by one snapshot of the rules, which has this identification."""
+
+    _authenticates = True
+
+    def __init__(self, snapshot: Snapshot, settings: Settings, identification: Identification) -> None:
+        self._identification = identification
+        self._of_proxies: AuthenticatedHeadReader | None = None
+        if identification.has_proxies:
+            self._of_proxies = AuthenticatedHeadReader(snapshot, settings, identification.of_proxies())
+        self._plans_by_mark = Memo(partial(_plan_of_mark, snapshot=snapshot, settings=settings), MAX_PLANS)
+        self._plans_of_fields_by_mark = Memo(partial(_plan_of_fields, snapshot=snapshot, settings=settings), MAX_PLANS)
+        super().__init__(snapshot, settings)
+
+    def __call__(self, head: bytes, peer: str = "") -> Request:
+        if self._of_proxies is not None and self._identification.is_proxy(peer):
+            return self._of_proxies(head)
+        request = self._requests(head)
+        if request.expires_at > time():  # type: ignore[attr-defined]
+            return request
+        return self._read(head)
+
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: str = "") -> Request:
+        if self._of_proxies is not None and self._identification.is_proxy(peer):
+            return self._of_proxies.of_fields(method, target, fields)
+        shared: list[bytes] = [method, target]
+        others: list[Field] = []
+        claimed: list[Field] = []
+        for field in fields:
+            kind = self._kinds[field[0]]
+            if kind is SHARED:
+                shared += field
+            elif kind is IDENTITY:
+                claimed.append(field)
+            elif kind is not DROPPED:
+                others.append(field)
+        identity, forwarded = self._identification.find(claimed)
+        plan = self._plans_of_fields_by_mark(b"\0".join((*shared, identity.mark)))
+        if identity.error is not None:
+            plan = _refused(plan, identity.error)
+        try:
+            request = AuthenticatedRequest.of_fields(plan, others + forwarded)
+        except ValueError as error:
+            raise bad_request(error) from error
+        assert isinstance(request, AuthenticatedRequest)
+        request.expires_at = identity.expires_at
+        return request
+
+    def _read_identified(self, head: bytes, shared: list[bytes], own: list[Field], passed: list[bytes]) -> Request:
+        names = self._identification.fields
+        claimed: list[Field] = []
+        others: list[Field] = []
+        for field in own:
+            (claimed if field[0] in names else others).append(field)
+        identity, forwarded = self._identification.find(claimed)
+        shared.append(identity.mark)
+        plan = self._plans_by_mark(b"\r\n".join(shared))
+        if plan.head.names_fields_of_this_hop:
+            return self._read_strictly(head)
+        if forwarded:
+            passed += [b"%b: %b" % field for field in forwarded]
+        passed.append(b"")
+        if identity.error is not None:
+            plan = _refused(plan, identity.error)
+        try:
+            request = AuthenticatedRequest(plan, others, b"\r\n".join(passed))
+        except ValueError as error:
+            raise bad_request(error) from error
+        request.expires_at = identity.expires_at
+        return request
+
+    def _read_strictly(self, head: bytes) -> Request:
+        parsed = read_request_head(head)
+        names = self._identification.fields
+        identity, forwarded = self._identification.find([field for field in parsed.fields if field[0] in names])
+        parsed.fields = [field for field in parsed.fields if field[0] not in names] + forwarded
+        plan = PreparedHead(parsed, self._snapshot, self._settings, principal=identity.principal)
+        if identity.error is not None:
+            plan = _refused(plan, identity.error)
+        request = self._strict(AuthenticatedRequest, plan)
+        assert isinstance(request, AuthenticatedRequest)
+        request.expires_at = identity.expires_at
+        return request
+
+
+def _refused(plan: PreparedHead, error: GatewayError) -> PreparedHead:
+    """The plan of a caller who is not known, unless anybody may call."""
+    return plan if plan.call.operation in OPEN_OPERATIONS else plan.refused(error)
+
+
+def _plan_of_mark(key: bytes, snapshot: Snapshot, settings: Settings) -> PreparedHead:
+    """The plan of heads with these lines of the kind SHARED, before the principal's mark.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    request_line, *lines, mark = key.split(b"\r\n")
+    try:
+        head = head_of_lines(request_line, lines)
+        return PreparedHead(head, snapshot, settings, principal=_principal(mark))
+    except ValueError as error:
+        raise bad_request(error) from error
+
+
+def _plan_of_fields(key: bytes, snapshot: Snapshot, settings: Settings) -> PreparedHead:
+    method, target, *rest, mark = key.split(b"\0")
+    head = RequestHead(method, target, fields_of(rest), False)
+    return PreparedHead(head, snapshot, settings, principal=_principal(mark))
+
+
+def _principal(mark: bytes) -> Principal | None:
+    return principal_of_mark(mark) if mark else None

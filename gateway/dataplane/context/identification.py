@@ -1,0 +1,97 @@
+"""The fields of a head that say who its caller is, and what takes their place."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from ipaddress import ip_address
+
+from gateway.auth.authenticator import CREDENTIAL_FIELDS, Authenticator
+from gateway.auth.identity import Identity
+from gateway.config.auth_specs import AuthSpec
+from gateway.config.specs import IdentitySpec
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
+from gateway.protocol.principal import Principal
+from gateway.protocol.sequence import read_text
+from gateway.wire.http1.head import Field
+
+# Answered whoever calls: load balancers probe them.
+OPEN_OPERATIONS = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY})
+
+# Bounds of what is remembered: addresses of peers, and tenants that trusted clients name.
+_MAX_PEERS = 4096
+_MAX_TENANTS = 4096
+
+
+class Identification:
+    """Finds callers by one snapshot of the rules, which have `auth:`. `fields` are the names of the fields that it
+    reads; none of them goes on as the client sent it, but for a credential that the rules forward."""
+
+    def __init__(self, auth: AuthSpec, identity: IdentitySpec) -> None:
+        self._authenticator = Authenticator(auth)
+        self._forwards = auth.forward
+        self._tenant_field = identity.tenant_header.encode()
+        self._trusts_tenant = identity.trust_header
+        self._proxies = identity.trusted_proxies if not identity.trust_header else ()
+        self._is_proxy: dict[str, bool] = {}
+        self._named: dict[tuple[Identity, bytes], Identity] = {}
+        self.fields = CREDENTIAL_FIELDS | {self._tenant_field}
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether some peers are trusted and others are not."""
+        return bool(self._proxies)
+
+    def of_proxies(self) -> Identification:
+        """The same for peers that may name the tenant."""
+        trusting = copy(self)
+        trusting._trusts_tenant, trusting._proxies = True, ()
+        return trusting
+
+    def is_proxy(self, peer: str) -> bool:
+        """Whether a peer may name the tenant."""
+        known = self._is_proxy.get(peer)
+        if known is None:
+            try:
+                address = ip_address(peer)
+            except ValueError:  # a Unix socket has none
+                return False
+            address = getattr(address, "ipv4_mapped", None) or address
+            known = any(address in network for network in self._proxies)
+            if len(self._is_proxy) >= _MAX_PEERS:
+                self._is_proxy.clear()
+            self._is_proxy[peer] = known
+        return known
+
+    def find(self, claimed: list[Field]) -> tuple[Identity, list[Field]]:
+        """Who sends a head that has these of the fields; and those of them that engines receive."""
+        tenants: list[bytes] = []
+        if len(claimed) != 1 or claimed[0][0] == self._tenant_field:
+            tenants = [value for name, value in claimed if name == self._tenant_field]
+            claimed = [field for field in claimed if field[0] != self._tenant_field]
+        identity = self._authenticator.identify(claimed)
+        if tenants and self._trusts_tenant and identity.error is None:
+            identity = self._in_name_of(identity, tenants)
+        return identity, claimed if self._forwards else []
+
+    def _in_name_of(self, identity: Identity, tenants: list[bytes]) -> Identity:
+        """The identity of a caller who may name its tenant."""
+        if len(set(tenants)) > 1:
+            what = f"the field {self._tenant_field.decode()} stands more than once, with different values"
+            return Identity(error=GatewayError(ErrorKind.BAD_REQUEST, what))
+        key = identity, tenants[0]
+        found = self._named.get(key)
+        if found is None:
+            tenant = read_text(tenants[0])
+            before = identity.principal
+            principal = Principal(tenant) if before is None else replace(before, tenant=tenant)
+            if len(self._named) >= _MAX_TENANTS:
+                self._named.clear()
+            found = self._named[key] = Identity(principal, expires_at=identity.expires_at)
+        return found
+
+    def with_tenant(self, fields: list[Field], principal: Principal) -> list[Field]:
+        """A head's fields with the tenant of its verified caller, where clients without `auth:` send theirs."""
+        tenant = self._tenant_field
+        return [field for field in fields if field[0] != tenant] + [(tenant, principal.tenant.encode())]

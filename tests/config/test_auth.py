@@ -1,0 +1,104 @@
+"""The `auth:` section and its files of keys: what is wrong is named with file, line and column."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.rules import LoadedRules, load_rules
+
+RULES = "version: 1\nengines: {it: {endpoints: ['http://h:1']}}\nroutes: [{name: all, engine: it}]\n"
+HASH = "sha256:" + "0" * 64
+KEY = f"- id: '0123456789ab'\n  tenant: acme\n  hash: {HASH}\n"
+
+
+def load(folder: Path, auth: str, keys: str = KEY) -> LoadedRules:
+    (folder / "rules").mkdir(exist_ok=True)
+    (folder / "rules" / "rules.yaml").write_text(f"{RULES}auth: {auth}\n")
+    (folder / "rules" / "keys.yaml").write_text(keys)
+    (folder / "outside.yaml").write_text(KEY)
+    return load_rules([folder / "rules" / "rules.yaml"])
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """A path is enough: a principal is required then, and engines receive no credential."""
+    rules = load(tmp_path, "{keys: keys.yaml}").rules
+    assert rules is not None and rules.auth is not None
+    assert rules.auth.required and not rules.auth.forward
+    (file,) = rules.auth.keys
+    assert [(key.id, key.tenant, key.name) for key in file.keys] == [("0123456789ab", "acme", "")]
+    assert rules.auth.files == (str(tmp_path / "rules" / "keys.yaml"),)
+
+
+@pytest.mark.parametrize("auth", ["{keys: ../outside.yaml}", "{keys: link.yaml}"])
+def test_files_are_confined_to_the_rule_folder(tmp_path: Path, auth: str) -> None:
+    """A path that leads out of the folder of the rule file is refused, by a link too."""
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    (problem,) = load(tmp_path, auth).errors
+    assert "is outside of the rule file's folder" in str(problem)
+    assert str(problem).startswith(f"{tmp_path}/rules/rules.yaml:4:")
+
+
+@pytest.mark.parametrize(
+    "keys, line, message",
+    [
+        (KEY + KEY, 4, "key id '0123456789ab' is declared twice"),
+        (KEY.replace("acme", "''"), 2, "an empty text stands here"),
+        (KEY.replace("tenant: acme", "tenants: acme"), 2, "unknown key 'tenants' in a key: did you mean 'tenant'?"),
+        ("- id: '0123456789ab'\n", 1, "a key needs 'tenant'"),
+        (KEY.replace("0123456789ab", "x"), 1, "'x' is not a key's id"),
+        (KEY.replace(HASH, "pmi-secret"), 3, "not a hash that `pointsman keys client add` has written"),
+        (KEY + "  expires: soon\n", 4, "'soon' is not a time: write 2027-01-31 or 2027-01-31T12:00:00Z"),
+        ("keys: []\n", 1, "expected a list of keys"),
+    ],
+)
+def test_errors_of_key_files_name_the_place(tmp_path: Path, keys: str, line: int, message: str) -> None:
+    """An error in a file of keys refuses the rules, with the place in that file, and quotes no hash or key."""
+    loaded = load(tmp_path, "{keys: keys.yaml}", keys)
+    assert loaded.rules is None
+    found = [str(problem) for problem in loaded.errors]
+    assert any(text.startswith(f"{tmp_path}/rules/keys.yaml:{line}:") and message in text for text in found), found
+    assert "pmi-secret" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "auth, message",
+    [
+        ("{}", "it needs 'keys'"),
+        ("{keys: none.yaml}", "the key file 'none.yaml' cannot be read: there is no such file"),
+        ("{keys: keys.yaml, require: true}", "unknown key 'require' in auth: did you mean 'required'?"),
+        ("{keys: keys.yaml, required: perhaps}", "'perhaps' is neither true nor false"),
+    ],
+)
+def test_errors_of_the_section(tmp_path: Path, auth: str, message: str) -> None:
+    """Errors of the section itself."""
+    assert any(message in str(problem) for problem in load(tmp_path, auth).errors), load(tmp_path, auth).problems
+
+
+@pytest.mark.parametrize(
+    "route, message",
+    [
+        ("allow: {tenant: acme}", "route 'all' has 'allow', and the rules have no 'auth'"),
+        ("refuse: {}", "route 'all' names nobody"),
+        ("allow: [{tenants: a}]", "unknown key 'tenants' in allow: did you mean 'tenant'?"),
+    ],
+)
+def test_errors_of_access(tmp_path: Path, route: str, message: str) -> None:
+    """`allow` and `refuse` need `auth:`, and somebody whom they name."""
+    text = RULES.replace("engine: it}", f"engine: it, {route}}}")
+    file = tmp_path / "rules.yaml"
+    file.write_text(text)
+    assert any(message in str(problem) for problem in load_rules([file]).errors), load_rules([file]).problems
+
+
+def test_proxies_are_networks(tmp_path: Path) -> None:
+    """An address or a network of IPv4 or IPv6; anything else is named."""
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES + "identity: {trusted_proxies: [10.0.0.1, 'fd00::/8', 10.0.0.1/8]}\n")
+    assert "'10.0.0.1/8' is not an address or a network" in str(load_rules([file]).errors)
+
+
+def test_an_empty_file_admits_nobody(tmp_path: Path) -> None:
+    """A file without a key is valid, so that the last key can be taken out."""
+    rules = load(tmp_path, "{keys: keys.yaml}", "# none\n").rules
+    assert rules is not None and rules.auth is not None and rules.auth.keys[0].keys == ()
