@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,9 @@ from gateway.config.specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.protocol.engine_protocols import protocols_with
 from gateway.protocol.llm.templates import read_template as compile_template
 from gateway.yaml import values
-from gateway.yaml.nodes import Map, Node
+from gateway.yaml.nodes import Entry, Map, Node, Scalar
 from gateway.yaml.problems import Location
-from gateway.yaml.readers import Reader, Reading, one_or_many, record_of, scalar
+from gateway.yaml.readers import Reader, Reading, keyed, one_or_many, record_of, scalar
 
 T = TypeVar("T")
 
@@ -89,10 +89,30 @@ def _unique(parse: Callable[[str], object], collect: Callable[[Iterable[object]]
     return read
 
 
+_with_values = keyed(value_parsers.header_name, scalar(value_parsers.text))
+
+
+def _headers(node: Node, reading: Reading) -> Mapping[str, str | None] | None:
+    """Read fields with their values; the client's own of those with `null` do not go on."""
+    if not isinstance(node, Map):
+        return _with_values(node, reading)
+    kept: dict[str, Entry] = {}
+    stripped: dict[str, None] = {}
+    for key, entry in node.entries.items():
+        if isinstance(entry.node, Scalar) and entry.node.is_null:
+            name = scalar(value_parsers.stripped_header)(Scalar(key, False, entry.location), reading)
+            stripped |= {name: None} if name is not None else {}
+        else:
+            kept[key] = entry
+    headers = _with_values(replace(node, entries=kept), reading)
+    return None if headers is None else {**stripped, **headers}
+
+
 _ENGINE = record_of(
     "an engine",
     EngineSpec,
     preset=("name",),
+    headers=_headers,
     endpoints=one_or_many(_endpoint),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,

@@ -32,6 +32,7 @@ from gateway.config.value_parsers import (
     Ratio,
     RouteName,
     Size,
+    StrippedHeaderName,
     Text,
     TimeToLive,
 )
@@ -211,7 +212,9 @@ class EngineSpec:
     try_timeout: Duration = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
     idle_timeout: Duration = 60.0  # longest silence inside a streamed body (0: none)
     api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
-    headers: Mapping[HeaderName, Text] = field(default_factory=dict)  # added to each request
+    # Added to each request; None: the client's own does not go on, as in `strip`
+    headers: Mapping[HeaderName, Text | None] = field(default_factory=dict)
+    strip: tuple[StrippedHeaderName, ...] = ()  # fields of clients that the engine does not receive
     # Of language models
     base_path: Annotated[str, value_parsers.base_path] = "/v1"  # where OpenAI's API begins; empty: at the root
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through

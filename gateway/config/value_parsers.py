@@ -119,11 +119,22 @@ _OF_MESSAGES = frozenset(
 )
 
 
+_OF_CONTENT = frozenset({"content-type", "host", "inference-header-content-length"})
+
+
 def client_header(text: str) -> str:
     """The name of a field that tells clients apart."""
     name: str = header_name(text)
     if name in _OF_MESSAGES:
         raise ValueError(f"the field {name!r} is about the message or its connection: name one that clients differ in")
+    return name
+
+
+def stripped_header(text: str) -> str:
+    """The name of a field that an engine may do without."""
+    name: str = header_name(text)
+    if name in _OF_MESSAGES or name in _OF_CONTENT or name.startswith("grpc-"):
+        raise ValueError(f"the field {name!r} says how to read the request: an engine needs it")
     return name
 
 
@@ -277,6 +288,7 @@ Name = Annotated[str, values.name]
 Text = Annotated[str, text]
 HeaderName = Annotated[str, header_name]
 ClientHeaderName = Annotated[str, client_header]
+StrippedHeaderName = Annotated[str, stripped_header]
 EngineName = Annotated[str, NameOf("engine")]
 ExperimentName = Annotated[str, NameOf("experiment")]
 LayerName = Annotated[str, NameOf("layer")]

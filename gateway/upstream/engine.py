@@ -103,7 +103,8 @@ class Engine:
         self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
-        self.extra_names = frozenset(name for name, _ in self.extra_fields)
+        # Fields of clients that the engine does not receive, since it declares them or they are not for it
+        self.extra_names = frozenset({*(name for name, _ in self.extra_fields), *stripped_names(spec)})
         self.overrides_gateway_fields = not self.extra_names.isdisjoint(_GATEWAY_FIELDS)
         self._by_url = {endpoint.url: endpoint for endpoint in self.endpoints}
         weights = shares(list(listed.values()))
@@ -227,9 +228,15 @@ def _endpoint(engine: EngineSpec, spec: EndpointSpec, previous: Endpoint | None)
 
 def extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
     """The fields that an engine's declaration adds to each request, names in lower case."""
-    fields = dict(spec.headers)
+    fields = {name: value for name, value in spec.headers.items() if value is not None}
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"
     if spec.load.source == "orca":
         fields.setdefault("endpoint-load-metrics-format", "text")
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+
+
+def stripped_names(spec: EngineSpec) -> list[bytes]:
+    """The fields that an engine's declaration keeps from it, names in lower case."""
+    names = [*spec.strip, *(name for name, value in spec.headers.items() if value is None)]
+    return [name.lower().encode("latin-1") for name in names]

@@ -223,6 +223,15 @@ PROBLEMS = [
     ),
     ("{retry: {idempotent: always}, endpoints: 'http://a'}", "2:35: error: unknown value 'always'; known: safe, infer"),
     ("{headers: {a b: c}, endpoints: 'http://a'}", "2:25: error: 'a b' is not a header name"),
+    (
+        "{strip: [te], endpoints: 'http://a'}",
+        "2:23: error: the field 'te' says how to read the request: an engine needs it",
+    ),
+    (
+        "{headers: {Content-Type: null}, endpoints: 'http://a'}",
+        "2:25: error: the field 'content-type' says how to read the request: an engine needs it",
+    ),
+    ("{headers: {a b: null}, endpoints: 'http://a'}", "2:25: error: 'a b' is not a header name"),
     ("{headers: {A: b, a: c}, endpoints: 'http://a'}", "2:31: error: key 'a' is given twice, in different case"),
     (
         "{api_key: \"a\\nb\", endpoints: 'http://a'}",
