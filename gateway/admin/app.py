@@ -76,7 +76,7 @@ def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None,
         title="Pointsman admin",
         version=version("pointsman"),
         description=_DESCRIPTION,
-        docs_url="/docs",
+        docs_url=None,  # Swagger's page loads its script from elsewhere
         redoc_url=None,
     )
     app.router.route_class = JsonRoute

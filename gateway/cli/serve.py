@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -34,6 +35,14 @@ def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
             raise typer.BadParameter(str(error)) from error
 
     return parsed
+
+
+def _port(text: str) -> int:
+    """Raises: ValueError."""
+    port = values.integer(text)
+    if not 0 <= port <= 65535:
+        raise ValueError(f"{text} is not a port: 0 to 65535")
+    return port
 
 
 _duration = _quantity(values.duration)
@@ -69,6 +78,7 @@ def _redis_prefix(value: str) -> str:
 
 _DURATION = {"parser": _duration, "metavar": "DURATION"}
 _SIZE = {"parser": _size, "metavar": "SIZE"}
+_PORT = {"parser": _quantity(_port), "metavar": "PORT"}
 # The options by their group in `--help`: name, help and further arguments of typer's Option. Types and defaults are
 # those of the settings.
 _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -96,11 +106,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "Inference ports": {
         "host": ("The address to listen on; 0.0.0.0 for all.", {}),
-        "http_port": ("The inference port; 0 takes a free one.", {}),
+        "http_port": ("The inference port; 0 takes a free one.", _PORT),
         "grpc_port": (
             "A second inference port, where gRPC clients expect it; 0 takes a free one. Both ports accept HTTP "
             "and gRPC: use the same number as --http-port for a single port.",
-            {},
+            _PORT,
         ),
         "tls_cert": (
             "PEM certificate for TLS on the inference ports, read again when the file changes; may be repeated: a "
@@ -138,7 +148,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
     },
     "Admin port": {
-        "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", {}),
+        "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", _PORT),
         "admin_host": (
             "The admin port's address; other than loopback it needs --admin-keys.",
             {"envvar": "POINTSMAN_ADMIN_HOST"},
@@ -147,6 +157,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
             "Without it, the gateway makes one key, in admin.key of its data folder, for its own user on this host.",
             {"metavar": "FILE", "envvar": "POINTSMAN_ADMIN_KEYS", "show_default": False},
+        ),
+        "rules_api_env": (
+            "An environment variable that rules of the admin API may read as ${NAME}, beside those that the rule files "
+            "on disk read; may be repeated, or a list with commas.",
+            {"metavar": "NAME,..", "show_default": False},
         ),
         "open_metrics": ("With --admin-keys: /metrics needs no key, as without it.", {}),
     },
@@ -246,6 +261,7 @@ def serve(**options: Any) -> int:
     tls = _tls(*(options.pop(f"tls_{name}") for name in ("cert", "key", "client_ca", "min_version", "ciphers")))
     access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
+    options["rules_api_env"] = tuple(_names(options["rules_api_env"]))
     options["redact"] = tuple(map(str.lower, options["redact"]))
     return _run(Settings(tls=tls, limits=limits, operation_access=access, **options), rules, ready_file)
 
@@ -258,6 +274,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
         | {
             "rules": list[Path],
             "redact": list[str],
+            "rules_api_env": list[str],
             "tls_cert": list[Path],
             "tls_key": list[Path],
             "tls_min_version": str,
@@ -267,7 +284,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
     types |= dict.fromkeys(_ACCESS_OPTIONS, list[str] | None)
     defaults = {each.name: getattr(values, each.name) for values in (Settings(), Limits()) for each in fields(values)}
     defaults |= {"rules": inspect.Parameter.empty, "redact": list(defaults["redact"])}
-    defaults |= {"tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
+    defaults |= {"rules_api_env": [], "tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
         for name, (text, more) in options.items():
             names = ("--open-metrics",) if name == "open_metrics" else ()  # without --no-open-metrics
@@ -281,6 +298,14 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 serve.__signature__ = inspect.Signature([*_parameters()], return_annotation=int)  # type: ignore[attr-defined]
+
+
+def _names(lists: list[str]) -> Iterator[str]:
+    """Raises: typer.BadParameter."""
+    for name in (each.strip() for names in lists for each in names.split(",")):
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise typer.BadParameter(f"--rules-api-env {name!r}: not a name of an environment variable")
+        yield name
 
 
 def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] | None) -> OperationAccess:

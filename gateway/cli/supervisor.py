@@ -44,7 +44,7 @@ class Supervisor:
     ) -> None:
         """Made before the rules are loaded: a change of their files meanwhile is noticed."""
         self._settings = settings
-        self._book = Rulebook(rule_paths, versions_dir(settings, rule_paths))
+        self._book = Rulebook(rule_paths, versions_dir(settings, rule_paths), settings.rules_api_env)
         self._ready_file = ready_file
         self._worker_command = worker_command
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -69,6 +69,10 @@ class _Gateway:
     data_dir: Path
 
 
+def _port(text: str) -> Any:
+    return typer.Option(min=0, max=65535, metavar="PORT", help=text)
+
+
 def up(
     engine: Annotated[
         str | None,
@@ -81,9 +85,9 @@ def up(
         bool,
         typer.Option("--triton", help="Also start a real Triton (nvidia-pytriton), and split one model's traffic."),
     ] = False,
-    http_port: Annotated[int, typer.Option(help="The gateway's inference port; 0 takes a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="Its second port, for gRPC clients; 0 takes a free one.")] = 8001,
-    admin_port: Annotated[int, typer.Option(help="Its admin port; 0 takes a free one.")] = 8002,
+    http_port: Annotated[int, _port("The gateway's inference port; 0 takes a free one.")] = 8000,
+    grpc_port: Annotated[int, _port("Its second port, for gRPC clients; 0 takes a free one.")] = 8001,
+    admin_port: Annotated[int, _port("Its admin port; 0 takes a free one.")] = 8002,
     redis: Annotated[
         str,
         typer.Option(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.config import value_parsers
+from gateway.config.host_access import may_name
 from gateway.config.specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.protocol.engine_protocols import protocols_with
 from gateway.protocol.llm.templates import read_template as compile_template
@@ -45,6 +46,8 @@ def read_template(node: Node, reading: Reading) -> str | None:
     if written is None:
         return None
     path = (Path(node.location.file).parent / written).absolute()
+    if not may_name(path, written, node.location, reading):
+        return None
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from gateway.config.auth import check_access, read_auth
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
+from gateway.config.host_access import Environment, HostNames, may_name
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import check_tests, read_identity, read_limit, read_route, read_test
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
@@ -41,6 +42,7 @@ class LoadedRules:
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
     texts: Mapping[str, str] = field(default_factory=dict)  # file contents by name; without files that are not text
+    host_names: HostNames = field(default_factory=HostNames)  # that the files name
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -56,26 +58,46 @@ def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = No
     return _load(files, problems, environment, paths)
 
 
-def load_texts(texts: Mapping[str, str], environment: Mapping[str, str] | None = None) -> LoadedRules:
+def load_texts(
+    texts: Mapping[str, str], environment: Mapping[str, str] | None = None, allowed: HostNames | None = None
+) -> LoadedRules:
     """Read texts as rule files of these names, in this order; files that they refer to, such as chat templates, are
-    read from disk."""
-    return _load(files_of(texts), [], environment, [Path(name) for name in texts])
+    read from disk. `allowed` are the only names of this host that they may have."""
+    return _load(files_of(texts), [], environment, [Path(name) for name in texts], allowed)
 
 
 def _load(
-    files: list[RuleFile], problems: list[Problem], environment: Mapping[str, str] | None, paths: Sequence[Path]
+    files: list[RuleFile],
+    problems: list[Problem],
+    values: Mapping[str, str] | None,
+    paths: Sequence[Path],
+    allowed: HostNames | None = None,
 ) -> LoadedRules:
-    reading = Reading(problems, is_partial=bool(problems))
+    environment = Environment(os.environ if values is None else values, allowed)
+    allowed_files = allowed.files if allowed is not None else None
+    reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems))
     sections: dict[str, Any] = {"engines": {}, "routes": ()}
     for file in files:
-        _read_file(file, os.environ if environment is None else environment, sections, reading)
+        _read_file(file, environment, sections, reading)
     rules = RulesSpec(**sections, digest=digest_of(file.content for file in files))
     _check_together(rules, paths, reading)
+    _check_tls_files(rules, reading)
     names = {str(file.path): order for order, file in enumerate(files)}
     found = dict.fromkeys(problems)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
-    return LoadedRules(None if reading.num_errors else rules, ordered, tuple(file.path for file in files), texts)
+    host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files))
+    return LoadedRules(
+        None if reading.num_errors else rules, ordered, tuple(file.path for file in files), texts, host_names
+    )
+
+
+def _check_tls_files(rules: RulesSpec, reading: Reading) -> None:
+    for engine in rules.engines.values():
+        tls = engine.tls
+        for written in filter(None, (tls.ca, tls.cert, tls.key)):
+            assert engine.location is not None
+            may_name(Path(written), written, engine.location, reading)
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from time import time
 from typing import Any
 
 from gateway.config.auth_specs import AuthSpec
+from gateway.config.host_access import HostNames
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
@@ -33,10 +34,13 @@ _FILES = "the files on disk"  # the author of versions that were not activated
 class Rulebook:
     """Owns the rule files of one gateway, the versions of their contents, and the findings of the last reading."""
 
-    def __init__(self, paths: Sequence[Path], folder: Path | None = None) -> None:
+    def __init__(self, paths: Sequence[Path], folder: Path | None = None, api_variables: Collection[str] = ()) -> None:
         """Made before the rules are first loaded, so that a change between the two is noticed. Versions are stored in
-        `folder`, in memory where it is None."""
+        `folder`, in memory where it is None. Rules that are not those of the files on disk may read the variables that
+        those read, and `api_variables`."""
         self._paths = paths
+        self._api_variables = frozenset(api_variables)
+        self._allowed = HostNames()
         self._watched = RuleFiles(paths)
         self._store = VersionStore(folder)
         self._reload_due = threading.Event()
@@ -97,6 +101,7 @@ class Rulebook:
         """Start with the rules of the files, or with the version of them that was in force when the gateway stopped."""
         assert loaded.rules is not None
         self.base, self.base_files = loaded.rules.digest, tuple(map(str, loaded.files))
+        self._allow(loaded)
         self.problems = [str(problem) for problem in loaded.problems]
         latest = self._store.latest
         if latest is not None and self.base in (latest.base, latest.digest):
@@ -187,7 +192,7 @@ class Rulebook:
 
         Raises: RulesRefused where their names are invalid.
         """
-        return await asyncio.to_thread(judge_texts, named(files, self.base_files))
+        return await asyncio.to_thread(self._judged, named(files, self.base_files))
 
     # Under the lock
 
@@ -198,7 +203,7 @@ class Rulebook:
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
             return self.in_force
-        loaded = await asyncio.to_thread(judge_texts, texts)
+        loaded = await asyncio.to_thread(self._judged, texts)
         if loaded.rules is None:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
@@ -220,6 +225,7 @@ class Rulebook:
         assert self._loaded is not None
         before, self.base = self.base, loaded.rules.digest
         self.base_files = tuple(map(str, loaded.files))
+        self._allow(loaded)
         if self.base in (before, self.rules.digest):
             if self.base == self.rules.digest:
                 self._use(loaded)
@@ -234,7 +240,7 @@ class Rulebook:
     async def _have_keys(self, before: AuthSpec | None) -> bool:
         """Whether other keys of clients are in force than before, under rules whose texts are the same."""
         if self.rules.auth is before and before is not None:  # a version that the files on disk do not have
-            loaded = await asyncio.to_thread(judge_texts, self.texts)
+            loaded = await asyncio.to_thread(self._judged, self.texts)
             if loaded.rules is None or loaded.rules.auth == before:
                 return False
             self._use(loaded)
@@ -261,7 +267,7 @@ class Rulebook:
         if loaded.rules is not None and version.digest == loaded.rules.digest:
             return loaded
         try:
-            restored = judge_texts(self.texts_of(version.number))
+            restored = self._judged(self.texts_of(version.number))
             if restored.rules is None:
                 raise RulesRefused(restored.problems)
         except (NoSuchVersion, RulesRefused) as error:
@@ -270,6 +276,18 @@ class Rulebook:
             return None
         self.problems = [str(problem) for problem in restored.problems]
         return restored
+
+    def _allow(self, loaded: LoadedRules) -> None:
+        """Other rules may name what these files name."""
+        names = loaded.host_names
+        self._allowed = HostNames(names.variables | self._api_variables, names.files)
+
+    def _judged(self, texts: Mapping[str, str]) -> LoadedRules:
+        """Texts of the admin API and of other gateways, checked; those of files that were on disk here may name what
+        operators had written into them."""
+        digest = digest_of(file.content for file in files_of(texts))
+        were_files = any(each.source == "files" and each.digest == digest for each in self._store.versions)
+        return _checked(load_texts(texts, allowed=None if were_files else self._allowed))
 
     def _rebased(self, version: Version, loaded: LoadedRules) -> Version:
         if (version.base, version.base_files) == (self.base, self.base_files):
@@ -296,10 +314,6 @@ class Rulebook:
 def judge_files(paths: Sequence[Path]) -> LoadedRules:
     """Load and check rule files; `rules` is None where they have an error."""
     return _checked(load_rules(paths))
-
-
-def judge_texts(texts: Mapping[str, str]) -> LoadedRules:
-    return _checked(load_texts(texts))
 
 
 def _checked(loaded: LoadedRules) -> LoadedRules:

@@ -35,6 +35,8 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     declared: dict[str, dict[str, Location]] = field(default_factory=dict)  # kind -> name -> place
     references: list[Reference] = field(default_factory=list)
+    named_files: set[str] = field(default_factory=set)  # other files that values name
+    allowed_files: frozenset[str] | None = None  # None: any
     is_partial: bool = False  # a file or a section was unreadable and may contain what is missing
     _num_counted: int = 0  # problems that `_num_errors` has counted
     _num_errors: int = 0

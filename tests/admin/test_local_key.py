@@ -62,6 +62,18 @@ def test_no_other_user_of_this_host_is_an_admin(gateway: GatewayProcess) -> None
     assert gateway.admin_key not in gateway.log()
 
 
+def test_an_admin_key_reads_nothing_of_the_host(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Rules by the API that name a file or a variable of the gateway's user are refused, with the cure."""
+    (tmp_path / "secret").write_text("the secret")
+    rules = RULES.replace("endpoints", f"chat_template: {tmp_path}/secret, headers: {{x-a: '${{PATH}}'}}, endpoints")
+    for path in ("validate", "activate"):
+        reply = plain_http.post(f"{gateway.admin_url}/rules/{path}", json={"files": {"rules.yaml": rules}})
+        messages = [problem["message"] for problem in reply.json()["problems"]]
+        assert len(messages) == 2 and reply.status_code == (200 if path == "validate" else 422), reply.text
+        assert "--rules-api-env PATH" in messages[1] and "is outside of" in messages[0]
+        assert "the secret" not in reply.text and os.environ["PATH"] not in reply.text
+
+
 def test_what_reveals_little_is_open_on_this_host(gateway: GatewayProcess) -> None:
     """Scrapers and health checks of this host need no key, as before."""
     for path in ("/metrics", "/healthz", "/"):

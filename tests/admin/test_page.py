@@ -32,6 +32,13 @@ def test_no_script_from_elsewhere_can_run(client: TestClient, path: str) -> None
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
+def test_no_page_of_others_is_served(client: TestClient) -> None:
+    """Swagger's page would load a script from elsewhere; the description for such tools is there."""
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+    assert "http" not in client.get("/").text.replace("http-equiv", "")
+    assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
+
+
 def test_only_the_page_is_served(client: TestClient) -> None:
     """No path leads out of the page's folder."""
     for path in ("/assets/../../app.py", "/assets/%2e%2e/%2e%2e/app.py", "/assets/", "/assets/nothing.js"):

@@ -208,7 +208,10 @@ def test_a_shadows_report_tells_how_far_engines_agree(page: Any) -> None:
 @pytest.mark.parametrize("page", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}], indirect=True)
 def test_every_view_is_drawn_within_its_width(page: Any, screenshots: Any, request: Any) -> None:
     """Every view has its heading and title and fits the width, in the dark theme and on a phone, without an error."""
+    foreign: list[str] = []
+    page.on("request", lambda sent: sent.url.startswith((ours, "data:", "blob:")) or foreign.append(sent.url))
     page.goto("/")
+    ours = page.evaluate("location.origin")
     read = "links => links.map(link => [link.getAttribute('href'), link.textContent])"
     views = page.locator("nav a").evaluate_all(read)
     assert len(views) == 13
@@ -220,4 +223,5 @@ def test_every_view_is_drawn_within_its_width(page: Any, screenshots: Any, reque
         page.wait_for_timeout(250)  # for its requests
         assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"], href
         assert not page.locator("main .problem:visible").count(), href
+        assert not foreign, "something is loaded from elsewhere"
         page.screenshot(path=screenshots / f"{request.node.name} {href.replace('/', '_')}.png", full_page=True)

@@ -64,6 +64,7 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--drain-timeout 2m", Settings(drain_timeout=120.0)),
         ("--hang-timeout 0s", Settings(hang_timeout=0.0)),
         ("--http-port 0 --admin-port 0 --grpc-port 0", Settings(http_port=0, admin_port=0, grpc_port=0)),
+        ("--rules-api-env A,B --rules-api-env C_1", Settings(rules_api_env=("A", "B", "C_1"))),
         ("--workers 4 --host 0.0.0.0", Settings(workers=4, host="0.0.0.0")),
         ("--access-log --log-format json", Settings(access_log=True, log_format="json")),
         ("--no-name-decision --trust-forwarded", Settings(name_decision=False, trust_forwarded=True)),
@@ -153,6 +154,22 @@ def test_the_command_line_imports_little() -> None:
     program = "import sys, gateway.cli; print(*{'fastapi', 'httpx', 'uvicorn', 'numpy', 'uvloop'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("option", ["--http-port", "--grpc-port", "--admin-port"])
+@pytest.mark.parametrize("port", ["99999", "-1", "http"])
+def test_a_port_has_bounds(started: list[Any], option: str, port: str) -> None:
+    """A number that is no port is refused with the option, before anything starts."""
+    refused = run(app, ["serve", "--rules", "a.yaml", option, port])
+    assert (refused.exit_code, started) == (2, [])
+    assert option in refused.output and "Traceback" not in refused.output
+
+
+@pytest.mark.parametrize("name", ["", "A B", "1A", "${A}"])
+def test_a_variable_of_the_api_has_a_name(started: list[Any], name: str) -> None:
+    """--rules-api-env takes names of environment variables."""
+    refused = run(app, ["serve", "--rules", "a.yaml", "--rules-api-env", name])
+    assert (refused.exit_code, started) == (2, [])
 
 
 def test_help_is_grouped_and_names_each_option_in_full() -> None:

@@ -1,7 +1,7 @@
 """Rules that operators activate, beside the rules in the files."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ def named(route: str) -> str:
     return RULES.replace("name: all", f"name: {route}")
 
 
-def opened(file: Path, folder: Path | None = None) -> Rulebook:
+def opened(file: Path, folder: Path | None = None, api_variables: Collection[str] = ()) -> Rulebook:
     """A gateway's rulebook after its start."""
-    book = Rulebook([file], folder)
+    book = Rulebook([file], folder, api_variables)
     book.open(loaded(file))
     return book
 
@@ -257,14 +257,14 @@ def test_a_version_that_cannot_be_used_any_more_gives_way_to_the_files(
     monkeypatch.setenv("ROUTE", "from-outside")
 
     async def scene() -> None:
-        book = opened(file, folder)
+        book = opened(file, folder, ["ROUTE"])
         await book.activate({"rules.yaml": named("'${ROUTE}'")}, "anna")
         assert route(book) == "from-outside"
 
     run(scene)
     assert "from-outside" not in "".join(path.read_text() for path in folder.iterdir())
     monkeypatch.delenv("ROUTE")
-    again = opened(file, folder)
+    again = opened(file, folder, ["ROUTE"])
     assert (route(again), again.number) == ("all", 3)
     assert any("ROUTE is not set" in problem for problem in again.problems)
 

@@ -1,0 +1,71 @@
+"""What rules may name of this host: environment variables and files.
+
+Operators write rule files, which may name any of them. Rules that arrive by the admin API may name what those files
+name already, variables that an option lists, and files in the folders of rule files: otherwise an admin key would read
+what the gateway's user can read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.yaml.problems import Location
+from gateway.yaml.readers import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """Names of variables, and real paths of files."""
+
+    variables: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment(Mapping[str, str]):
+    """The values of `${VAR}`. It notes which are read; `allowed` refuses others."""
+
+    values_by_name: Mapping[str, str]
+    allowed: HostNames | None
+    read: set[str] = field(default_factory=set)
+
+    def __getitem__(self, name: str) -> str:
+        """Raises: KeyError, ValueError where rules may not read the variable."""
+        if self.allowed is not None and name not in self.allowed.variables:
+            raise ValueError(
+                f"rules of the admin API may not read the environment variable {name}: name it in a rule file on disk, "
+                f"or serve with --rules-api-env {name}"
+            )
+        self.read.add(name)
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+
+def may_name(path: Path, written: str, location: Location, reading: Reading) -> bool:
+    """Whether rules may name a file; an error where not. It is noted, whether it exists or not."""
+    folder = Path(location.file).parent
+    try:
+        real = os.path.realpath(path)
+    except ValueError:  # a NUL, which its reader reports
+        return True
+    reading.named_files.add(real)
+    if (
+        reading.allowed_files is None
+        or real in reading.allowed_files
+        or Path(real).is_relative_to(os.path.realpath(folder))
+    ):
+        return True
+    reading.error(
+        location,
+        f"{written!r} is outside of {folder}: rules of the admin API may name files of that folder, and those that the "
+        "rule files on disk name",
+    )
+    return False
