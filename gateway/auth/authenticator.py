@@ -34,22 +34,22 @@ class Authenticator:
     def __init__(self, spec: AuthSpec) -> None:
         self._keys = ApiKeys(key for file in spec.keys for key in file.keys)
         # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
-        self._known: dict[Field, Identity] = {}
+        self.verified: dict[Field, Identity] = {}
         self._absent = _MISSING if spec.required else _ANONYMOUS
 
     def identify(self, fields: Sequence[Field]) -> Identity:
         """Who sends a request with these credential fields, names in lower case."""
         if len(fields) == 1:
-            known = self._known.get(fields[0])
+            known = self.verified.get(fields[0])
             if known is not None and known.expires_at > time():
                 return known
         elif not fields:
             return self._absent
         identity = self._verify(fields)
         if identity.principal is not None and len(fields) == 1:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[fields[0]] = identity
+            if len(self.verified) >= MAX_KNOWN:
+                self.verified.clear()
+            self.verified[fields[0]] = identity
         return identity
 
     def _verify(self, fields: Sequence[Field]) -> Identity:

@@ -44,6 +44,7 @@ class AuthenticatedHeadReader(HeadReader):
 
     def __init__(self, snapshot: Snapshot, settings: Settings, identification: Identification) -> None:
         self._identification = identification
+        self._verified, self._forwards = identification.verified, identification.forwards
         self._of_proxies: AuthenticatedHeadReader | None = None
         if identification.has_proxies:
             self._of_proxies = AuthenticatedHeadReader(snapshot, settings, identification.of_proxies())
@@ -91,7 +92,11 @@ class AuthenticatedHeadReader(HeadReader):
         others: list[Field] = []
         for field in own:
             (claimed if field[0] in names else others).append(field)
-        identity, forwarded = self._identification.find(claimed)
+        identity = self._verified.get(claimed[0]) if len(claimed) == 1 else None
+        if identity is None or identity.expires_at <= time():
+            identity, forwarded = self._identification.find(claimed)
+        else:  # nearly always
+            forwarded = claimed if self._forwards else []
         shared.append(identity.mark)
         plan = self._plans_by_mark(b"\r\n".join(shared))
         if plan.head.names_fields_of_this_hop:

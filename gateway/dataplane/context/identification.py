@@ -26,11 +26,13 @@ _MAX_TENANTS = 4096
 
 class Identification:
     """Finds callers by one snapshot of the rules, which have `auth:`. `fields` are the names of the fields that it
-    reads; none of them goes on as the client sent it, but for a credential that the rules forward."""
+    reads; none of them goes on as the client sent it, but for a credential that the rules forward. `verified` are
+    identities by the only such field of a head."""
 
     def __init__(self, auth: AuthSpec, identity: IdentitySpec) -> None:
         self._authenticator = Authenticator(auth)
-        self._forwards = auth.forward
+        self.verified = self._authenticator.verified
+        self.forwards = auth.forward
         self._tenant_field = identity.tenant_header.encode()
         self._trusts_tenant = identity.trust_header
         self._proxies = identity.trusted_proxies if not identity.trust_header else ()
@@ -73,7 +75,7 @@ class Identification:
         identity = self._authenticator.identify(claimed)
         if tenants and self._trusts_tenant and identity.error is None:
             identity = self._in_name_of(identity, tenants)
-        return identity, claimed if self._forwards else []
+        return identity, claimed if self.forwards else []
 
     def _in_name_of(self, identity: Identity, tenants: list[bytes]) -> Identity:
         """The identity of a caller who may name its tenant."""
