@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import time
 
 from gateway.auth.api_keys import ApiKeys
 from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
+from gateway.auth.token_verifier import TokenVerifier
 from gateway.config.auth_specs import AuthSpec
 
 Field = tuple[bytes, bytes]
@@ -31,7 +32,14 @@ _EXPIRED = Identity(error=EXPIRED)
 class Authenticator:
     """Verifies credentials by one snapshot of the rules."""
 
-    def __init__(self, spec: AuthSpec) -> None:
+    def __init__(self, spec: AuthSpec, claims: Collection[str] = (), previous: Authenticator | None = None) -> None:
+        """`claims` are the names of claims that rules read. Keys of issuers, and tokens that were verified, are taken
+        over from the previous one where nothing about tokens has changed."""
+        self._tokens: TokenVerifier | None = None
+        if spec.jwt:
+            tokens = previous._tokens if previous is not None else None
+            is_same = tokens is not None and (tokens.specs, tokens.claims) == (spec.jwt, frozenset(claims))
+            self._tokens = tokens if is_same else TokenVerifier(spec.jwt, claims)
         self._keys = ApiKeys(key for file in spec.keys for key in file.keys)
         # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
         self.verified: dict[Field, Identity] = {}
@@ -46,7 +54,7 @@ class Authenticator:
         elif not fields:
             return self._absent
         identity = self._verify(fields)
-        if identity.principal is not None and len(fields) == 1:
+        if identity.error is None and len(fields) == 1:
             if len(self.verified) >= MAX_KNOWN:
                 self.verified.clear()
             self.verified[fields[0]] = identity
@@ -64,5 +72,5 @@ class Authenticator:
             credential = value
         identity = self._keys.identify(credential)
         if identity is None:
-            return _UNREADABLE
-        return identity if identity.expires_at > time() else _EXPIRED
+            return self._tokens.identify(credential) if self._tokens is not None else _UNREADABLE
+        return identity if identity.error is not None or identity.expires_at > time() else _EXPIRED

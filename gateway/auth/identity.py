@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -9,6 +10,15 @@ from gateway.protocol.principal import Principal
 
 _CHALLENGE = b"www-authenticate"
 _REALM = b'Bearer realm="pointsman"'
+
+
+class UnverifiedError(GatewayError):
+    """A credential that takes time to verify: `verify` calls its argument once it is known what the credential is. The
+    caller is refused until then."""
+
+    def __init__(self, verify: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(ErrorKind.UNAUTHENTICATED, "the token is not verified", _challenge("invalid_token"))
+        self.verify = verify
 
 
 class Identity:
@@ -26,10 +36,13 @@ class Identity:
         self.mark = principal.mark if principal is not None else b""
 
 
+def _challenge(code: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ((_CHALLENGE, _REALM + (b', error="%b"' % code.encode() if code else b"")),)
+
+
 def unauthenticated(message: str, code: str = "") -> GatewayError:
     """The error of a request whose caller is not known; `code` is a word of RFC 6750, section 3.1."""
-    challenge = _REALM + (b', error="%b"' % code.encode() if code else b"")
-    return GatewayError(ErrorKind.UNAUTHENTICATED, message, ((_CHALLENGE, challenge),))
+    return GatewayError(ErrorKind.UNAUTHENTICATED, message, _challenge(code))
 
 
 def invalid(message: str) -> Identity:

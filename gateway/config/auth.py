@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from gateway.config.auth_specs import ApiKeySpec, AuthSpec, KeyFileSpec
+from gateway.config.auth_specs import ApiKeySpec, AuthSpec, JwksSpec, JwtSpec, KeyFileSpec
 from gateway.config.specs import RulesSpec
+from gateway.protocol.jwks import read_key_set
 from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
 from gateway.yaml.readers import Reading, expected, one_or_many, record_of, scalar
 
@@ -45,6 +48,16 @@ def confined_path(node: Scalar, reading: Reading) -> Path | None:
     return folder / node.text
 
 
+def _regular(path: Path) -> Path:
+    """The path, if it is a regular file: a pipe would block.
+
+    Raises: OSError.
+    """
+    if not path.is_file():
+        raise OSError(0, "it is not a regular file" if path.exists() else "there is no such file")
+    return path
+
+
 def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
     if scalar(str)(node, reading) is None or not isinstance(node, Scalar):
         return None
@@ -52,9 +65,7 @@ def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
     if path is None:
         return None
     try:
-        if not path.is_file():  # a pipe would block
-            raise OSError(0, "it is not a regular file" if path.exists() else "there is no such file")
-        return KeyFileSpec(str(path), read_key_file(path, reading))
+        return KeyFileSpec(str(path), read_key_file(_regular(path), reading))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         reading.error(node.location, f"the key file {node.text!r} cannot be read: {why}")
@@ -73,12 +84,54 @@ def check_access(rules: RulesSpec, reading: Reading) -> None:
             reading.error(route.location, what)
 
 
-_AUTH = record_of("auth", AuthSpec, keys=one_or_many(_key_file))
+def _jwks(node: Node, reading: Reading) -> JwksSpec | None:
+    if scalar(str)(node, reading) is None or not isinstance(node, Scalar):
+        return None
+    scheme, separator, rest = node.text.partition("://")
+    if separator:
+        host = urlsplit(node.text).hostname
+        if rest and (scheme == "https" or (scheme == "http" and host in ("localhost", "127.0.0.1", "::1"))):
+            return JwksSpec(url=node.text)
+        reading.error(node.location, f"{node.text!r} is no https URL: who answers it decides who may call")
+        return None
+    path = confined_path(node, reading)
+    if path is None:
+        return None
+    try:
+        return JwksSpec(path=str(path), text=_regular(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reading.error(node.location, f"the key set {node.text!r} cannot be read: {why}")
+        return None
+
+
+def _jwt(node: Node, reading: Reading) -> JwtSpec | None:
+    spec = _JWT(node, reading)
+    if spec is None:
+        return None
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        what = "tokens need PyJWT and cryptography, which are not installed: pip install 'pointsman[jwt]'"
+        reading.error(node.location, what)
+    elif spec.jwks.path:
+        try:
+            read_key_set(spec.jwks.text, spec.algorithms)
+        except ValueError as error:
+            reading.error(node.location, f"the key set {spec.jwks.path} cannot be used: {error}")
+    return spec
+
+
+_JWT = record_of("an issuer", JwtSpec, jwks=_jwks)
+_AUTH = record_of("auth", AuthSpec, keys=one_or_many(_key_file), jwt=one_or_many(_jwt))
 
 
 def read_auth(node: Node, reading: Reading) -> AuthSpec | None:
     """Read the section with the files that it names."""
     auth = _AUTH(node, reading)
-    if auth is not None and not auth.keys:
-        reading.error(node.location, "auth names nothing that a caller could be known by: it needs 'keys'")
+    if auth is None:
+        return None
+    if not auth.keys and not auth.jwt:
+        reading.error(node.location, "auth names nothing that a caller could be known by: it needs 'keys' or 'jwt'")
+    for spec in auth.jwt:
+        assert spec.location is not None
+        reading.declare("issuer", spec.issuer, spec.location)
     return auth

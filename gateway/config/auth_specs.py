@@ -61,18 +61,48 @@ class KeyFileSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class JwksSpec:
+    """Where the public keys of an issuer are: at a URL, or in a file with this text."""
+
+    url: str = ""
+    path: str = ""
+    text: str = ""
+
+
+# Symmetric algorithms are not among them: their key would let the gateway sign.
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
+
+
+@dataclass(frozen=True, slots=True)
+class JwtSpec:
+    """An issuer of JSON web tokens."""
+
+    issuer: Text  # the claim `iss`
+    audience: tuple[Text, ...]  # the claim `aud` has one of these
+    jwks: JwksSpec  # its public keys: an https URL, or a file as `keys` has it
+    algorithms: tuple[Annotated[str, values.one_of(ALGORITHMS, "algorithm")], ...] = ("RS256",)
+    tenant: Text = "tenant"  # the claim with the tenant
+    leeway: Annotated[float, values.between(0.0, 300.0, values.duration)] = 30.0  # between the clocks of two machines
+    refresh: Annotated[float, values.at_least(1.0, values.duration)] = 300.0  # the age at which keys are fetched again
+    # Seconds between two fetches, however many tokens have an unknown key
+    refresh_at_most: Annotated[float, values.at_least(0.1, values.duration)] = 10.0
+    location: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AuthSpec:
     """`auth:`: who may call the inference ports."""
 
     keys: tuple[KeyFileSpec, ...] = ()  # named by their paths, relative to the rule file's folder and inside of it
     required: bool = True  # false: a request without a credential goes on without a principal
+    jwt: tuple[JwtSpec, ...] = ()  # issuers whose tokens are taken
     forward: bool = False  # true: engines receive the credential that the gateway has verified
     location: Location | None = field(default=None, compare=False)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that it was read from, beside the rule files."""
-        return tuple(file.path for file in self.keys)
+        return tuple(file.path for file in self.keys) + tuple(spec.jwks.path for spec in self.jwt if spec.jwks.path)
 
 
 def network(text: str) -> IPv4Network | IPv6Network:

@@ -75,6 +75,47 @@ def test_errors_of_the_section(tmp_path: Path, auth: str, message: str) -> None:
     assert any(message in str(problem) for problem in load(tmp_path, auth).errors), load(tmp_path, auth).problems
 
 
+ISSUER = "issuer: 'https://it', audience: a"
+AT = "jwks: 'https://idp/keys'"
+
+
+@pytest.mark.parametrize(
+    "issuer, message",
+    [
+        (f"{ISSUER}", "an issuer needs 'jwks'"),
+        (f"{ISSUER}, jwks: ../outside.yaml", "is outside of the rule file's folder"),
+        (f"{ISSUER}, jwks: none.json", "the key set 'none.json' cannot be read: there is no such file"),
+        (f"{ISSUER}, jwks: 'http://idp/keys'", "'http://idp/keys' is no https URL"),
+        (f"{ISSUER}, jwks: 'ftp://idp/keys'", "'ftp://idp/keys' is no https URL"),
+        (f"{ISSUER}, {AT}, algorithms: [HS256]", "unknown algorithm 'HS256'"),
+        (f"{ISSUER}, {AT}, algorithms: none", "unknown algorithm 'none'"),
+        (f"{ISSUER}, {AT}, leeway: 1h", "1h is out of range"),
+        (f"{ISSUER}, {AT}}}, {{{ISSUER}, {AT}", "issuer 'https://it' is declared twice"),
+    ],
+)
+def test_errors_of_issuers(tmp_path: Path, issuer: str, message: str) -> None:
+    """Errors of `jwt`."""
+    problems = load(tmp_path, f"{{jwt: [{{{issuer}}}]}}").errors
+    assert any(message in str(problem) for problem in problems), problems
+
+
+def test_tokens_need_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyJWT, `check` says what to install; nothing else needs it."""
+    monkeypatch.setattr("gateway.config.auth.find_spec", lambda name: None)
+    (problem,) = load(tmp_path, f"{{jwt: {{{ISSUER}, {AT}}}}}").errors
+    assert "pip install 'pointsman[jwt]'" in str(problem)
+
+
+def test_a_key_set_without_a_usable_key(tmp_path: Path) -> None:
+    """A file that is no key set, or has no key for the algorithms, is refused by `check`."""
+    pytest.importorskip("jwt")
+    for text, message in (("[]", "is no JSON Web Key Set"), ('{"keys": []}', "cannot be used")):
+        (tmp_path / "rules").mkdir(exist_ok=True)
+        (tmp_path / "rules" / "jwks.json").write_text(text)
+        problems = load(tmp_path, f"{{jwt: {{{ISSUER}, jwks: jwks.json}}}}").errors
+        assert any(message in str(problem) for problem in problems), problems
+
+
 @pytest.mark.parametrize(
     "route, message",
     [

@@ -6,9 +6,11 @@ stands in the plan's fields as clients' tenant headers do without `auth:`, for r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from time import time
 
+from gateway.auth.identity import UnverifiedError
 from gateway.config.settings import Settings
 from gateway.dataplane.context.head_reader import (
     DROPPED,
@@ -30,11 +32,13 @@ from gateway.wire.memo import Memo
 
 
 class AuthenticatedRequest(Request):
-    """A request whose caller is known, or may be anonymous, until `expires_at`."""
+    """A request whose caller is known, or may be anonymous, until `expires_at`. `again` reads it once more, where the
+    plan's error is an `UnverifiedError`."""
 
-    __slots__ = ("expires_at",)
+    __slots__ = ("again", "expires_at")
 
     expires_at: float
+    again: Callable[[], Request]
 
 
 class AuthenticatedHeadReader(HeadReader):
@@ -84,6 +88,7 @@ class AuthenticatedHeadReader(HeadReader):
             raise bad_request(error) from error
         assert isinstance(request, AuthenticatedRequest)
         request.expires_at = identity.expires_at
+        request.again = partial(self.of_fields, method, target, fields)
         return request
 
     def _read_identified(self, head: bytes, shared: list[bytes], own: list[Field], passed: list[bytes]) -> Request:
@@ -111,6 +116,8 @@ class AuthenticatedHeadReader(HeadReader):
         except ValueError as error:
             raise bad_request(error) from error
         request.expires_at = identity.expires_at
+        if isinstance(plan.error, UnverifiedError):
+            request.again = partial(self._read, head)
         return request
 
     def _read_strictly(self, head: bytes) -> Request:
@@ -124,6 +131,7 @@ class AuthenticatedHeadReader(HeadReader):
         request = self._strict(AuthenticatedRequest, plan)
         assert isinstance(request, AuthenticatedRequest)
         request.expires_at = identity.expires_at
+        request.again = partial(self._read, head)
         return request
 
 

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from gateway.auth.authenticator import CREDENTIAL_FIELDS, Authenticator
 from gateway.auth.identity import Identity
 from gateway.config.auth_specs import AuthSpec
-from gateway.config.specs import IdentitySpec
+from gateway.config.specs import RulesSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.principal import Principal
@@ -29,8 +29,11 @@ class Identification:
     reads; none of them goes on as the client sent it, but for a credential that the rules forward. `verified` are
     identities by the only such field of a head."""
 
-    def __init__(self, auth: AuthSpec, identity: IdentitySpec) -> None:
-        self._authenticator = Authenticator(auth)
+    def __init__(self, rules: RulesSpec, auth: AuthSpec, previous: Identification | None = None) -> None:
+        identity = rules.identity
+        claims = {name for route in rules.routes for spec in (*route.allow, *route.refuse) for name in spec.claim}
+        before = previous._authenticator if previous is not None else None
+        self._authenticator: Authenticator = Authenticator(auth, claims, before)
         self.verified = self._authenticator.verified
         self.forwards = auth.forward
         self._tenant_field = identity.tenant_header.encode()

@@ -208,7 +208,9 @@ class Snapshot:
         self._rules = rules
         self.table = yield from Table.compiled(rules, number)
         # Finds callers; None where the rules do not ask who calls
-        self.identification = Identification(rules.auth, rules.identity) if rules.auth is not None else None
+        self.identification: Identification | None = None
+        if rules.auth is not None:
+            self.identification = Identification(rules, rules.auth, previous.identification if previous else None)
         is_verified = rules.auth is not None
         self.limits = {spec.name: Limit(spec, rules.identity, is_verified=is_verified) for spec in rules.limits}
         self.limit_fields = frozenset[bytes]().union(

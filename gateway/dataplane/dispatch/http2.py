@@ -3,6 +3,7 @@
 request                     target, by the rules                    handler
 --------------------------  --------------------------------------  -----------------------------------------
 not gRPC                                                            RestOverHttp2, with the handlers of REST
+gRPC, of a token not seen before                                    UnverifiedCall, then as below
 gRPC, refused by its head                                           RefusedCall
 unknown method                                                      RefusedCall
 grpc.health, reflection                                             HealthCall, ReflectionCall
@@ -23,11 +24,12 @@ from functools import partial
 from math import inf
 from time import monotonic, time
 
-from gateway.auth.identity import EXPIRED
+from gateway.auth.identity import EXPIRED, UnverifiedError
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
 from gateway.dataplane.context.interfaces import Serve
 from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_target
+from gateway.dataplane.dispatch.verification import UnverifiedCall
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
 from gateway.dataplane.grpc.message_body import MessageBody
@@ -56,6 +58,12 @@ class CachedCall:
     head: CallHead | None
     make: MakeCall
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the same block comes to the same later: a token that is refused now may be valid then."""
+        head = self.head
+        return not isinstance(head, AuthenticatedCallHead) or head.error is None or head.expires_at == inf
+
 
 def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallHandler:
     """The handler of one request. What a block comes to is stored with it, as peers send the same block again."""
@@ -63,7 +71,9 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
     base = block.base or block
     cached = base.note
     if not isinstance(cached, CachedCall) or cached.reader is not read:
-        cached = base.note = _classified(read, base, client.peer)
+        cached = _classified(read, base, client.peer)
+        if cached.is_lasting:
+            base.note = cached
     head = cached.head
     if base is not block and head is not None:
         head = read.again(head, block)
@@ -79,11 +89,13 @@ def _classified(read: CallReader, block: Block, peer: str) -> CachedCall:
     if not (block.value(b"content-type") or b"").startswith(GRPC):
         return CachedCall(read, None, _unary)
     head = read(block, peer)
-    return CachedCall(read, head, _maker_of(head))
+    return CachedCall(read, head, _maker_of(head, block))
 
 
-def _maker_of(head: CallHead) -> MakeCall:
+def _maker_of(head: CallHead, block: Block) -> MakeCall:
     make = _maker_of_known(head)
+    if isinstance(head.error, UnverifiedError):
+        return partial(UnverifiedCall, error=head.error, block=block, handler_of=handler_of_stream)
     if isinstance(head, AuthenticatedCallHead) and head.expires_at < inf:
         return partial(_until, head.expires_at, make)
     return make

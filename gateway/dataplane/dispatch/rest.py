@@ -3,6 +3,7 @@
 request                          target, by the rules                         handler
 -------------------------------  -----------------------------------------  ---------------------------------------
 refused by its head                                                         ErrorHandler
+of a token not seen before                                                  VerificationHandler, then as above
 about the fleet                                                             FleetOperation
 names its model in the body      (`model_in_body` reads it)                 that of the target
 about a model                    the head decides                           that of the target
@@ -28,7 +29,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
+from gateway.dataplane.context.authenticated_head_reader import AuthenticatedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
@@ -44,6 +47,7 @@ from gateway.dataplane.dispatch.deferred_handler import (
     route_on_body,
 )
 from gateway.dataplane.dispatch.model_in_body import route_on_model
+from gateway.dataplane.dispatch.verification import VerificationHandler
 from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
@@ -107,6 +111,8 @@ def handler_for(client: Client, request: Request) -> Handler:
     plan = request.plan
     route_target = plan.route_target
     if plan.error is not None:
+        if isinstance(plan.error, UnverifiedError) and isinstance(request, AuthenticatedRequest):
+            return VerificationHandler(client, request, plan.error, handler_for)
         return ErrorHandler(client, request, plan.error)
     if plan.is_fleet:
         return FleetOperation(client, request)
