@@ -92,9 +92,12 @@ class Access:
         """Raises: AccessError."""
         if settings.admin_keys is not None:
             try:
-                return cls(Keyring(settings.admin_keys), has_open_metrics=settings.open_metrics)
+                keyring = Keyring(settings.admin_keys)
             except KeysError as error:
                 raise AccessError(str(error)) from error
+            if settings.admin_tls is None and not is_loopback(settings.admin_host):
+                _log.warning("admin keys travel in clear text: serve with --admin-tls-cert and --admin-tls-key")
+            return cls(keyring, has_open_metrics=settings.open_metrics)
         if not is_loopback(settings.admin_host):
             raise AccessError(
                 f"--admin-host {settings.admin_host} would let others reach this gateway's own key: make one for each "

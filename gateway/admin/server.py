@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -111,18 +112,24 @@ class AdminServer(uvicorn.Server):
     """Leaves signals to the supervisor, which drains before it stops. uvicorn's own main loop wakes up ten times a
     second for the `date` of replies, which connections set here instead: an idle gateway uses no processor time."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(config)
+        self._tls = tls
         self._is_stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Unix sockets are served without TLS."""
-        listeners = sockets or []
-        private = [each for each in listeners if each.family == socket.AF_UNIX]
-        await super().startup([each for each in listeners if each not in private])
+        await super().startup([])
         loop = asyncio.get_running_loop()
-        for listener in private:
-            self.servers.append(await loop.create_unix_server(self._connection, sock=listener))
+        for listener in sockets or ():
+            if listener.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(self._connection, sock=listener)
+            else:
+                timeout = _HEAD_SECONDS if self._tls is not None else None
+                server = await loop.create_server(
+                    self._connection, sock=listener, ssl=self._tls, ssl_handshake_timeout=timeout
+                )
+            self.servers.append(server)
 
     def _connection(self) -> _Connection:
         return _Connection(self.config, self.server_state, self.lifespan.state)
@@ -140,7 +147,7 @@ class AdminServer(uvicorn.Server):
         self._is_stopping.set()
 
 
-def admin_server(app: FastAPI) -> AdminServer:
+def admin_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> AdminServer:
     """A server for the supervisor's loop: `serve([listening socket])`."""
     config = uvicorn.Config(
         app,
@@ -153,4 +160,4 @@ def admin_server(app: FastAPI) -> AdminServer:
         lifespan="off",
         timeout_graceful_shutdown=1,
     )
-    return AdminServer(config)
+    return AdminServer(config, tls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
@@ -37,10 +38,24 @@ _DATA_DIR = typer.Option(
     "`pointsman serve`.",
     show_default=False,
 )
+_CA = typer.Option(
+    metavar="FILE",
+    envvar="POINTSMAN_ADMIN_CA",
+    help="PEM authority of an https:// admin address; default: those of the system.",
+    show_default=False,
+)
+_CERT = typer.Option(
+    metavar="FILE",
+    envvar="POINTSMAN_ADMIN_CERT",
+    help="PEM certificate with its key, where the admin port requires one (--admin-tls-client-ca).",
+    show_default=False,
+)
 _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     ("admin", str, "http://127.0.0.1:8002", _ADMIN),
     ("key", str, "", _KEY),
     ("data_dir", Path | None, None, _DATA_DIR),
+    ("ca", Path | None, None, _CA),
+    ("cert", Path | None, None, _CERT),
 )
 
 _TIMEOUT_SECONDS = 10.0
@@ -57,10 +72,14 @@ class Gateway:
     """The admin API of a running gateway. After an error its methods print one line and exit with 1. The parts of a
     path are quoted."""
 
-    def __init__(self, admin: str, key: str, data_dir: Path | None = None) -> None:
+    def __init__(
+        self, admin: str, key: str, data_dir: Path | None = None, ca: Path | None = None, cert: Path | None = None
+    ) -> None:
         self._admin = admin.rstrip("/")
         self._key = key
         self._data_dir = data_dir
+        self._ca = ca
+        self._cert = cert
 
     @property
     def shown_address(self) -> str:
@@ -87,18 +106,31 @@ class Gateway:
         """The reply as an httpx.Response, to a JSON body; a status in `accepted` is no error."""
         import httpx
 
-        url = "/".join([self._admin, *(quote(part, safe="") for part in path)])
         try:
             socket, key = (None, self._key) if self._key else self._local_access()
+            base = self._admin if socket is None else "http://localhost"  # which has no TLS
+            url = "/".join([base, *(quote(part, safe="") for part in path)])
             headers = {"authorization": f"Bearer {key}"} if key else {}
-            transport = httpx.HTTPTransport(uds=str(socket)) if socket is not None else None
-            with httpx.Client(timeout=timeout, trust_env=False, transport=transport) as client:
+            with httpx.Client(timeout=timeout, trust_env=False, transport=self._transport(socket)) as client:
                 answer = client.request(method, url, json=body, params=query, headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError, OSError) as error:
             raise self._absent(str(error) or type(error).__name__) from error
         if answer.is_success or answer.status_code in accepted:
             return answer
         raise refused(_reason(answer))
+
+    def _transport(self, socket: Path | None) -> Any:
+        """Raises: OSError where a TLS file cannot be used."""
+        import httpx
+
+        if socket is not None:
+            return httpx.HTTPTransport(uds=str(socket))
+        if not self._admin.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cafile=str(self._ca) if self._ca is not None else None)
+        if self._cert is not None:
+            context.load_cert_chain(self._cert)
+        return httpx.HTTPTransport(verify=context)
 
     def _local_access(self) -> tuple[Path | None, str]:
         """The socket, else the key, of this user's gateway on this host.
@@ -115,7 +147,7 @@ class Gateway:
             folder = self._data_dir or default_data_dir()
         except EmbeddedError:
             return None, ""
-        return find_access(folder, url.port or 80)
+        return find_access(folder, url.port or (443 if url.scheme == "https" else 80))
 
     def items(self, what: str) -> list[dict[str, Any]]:
         answer = self.reply("GET", what)
@@ -157,8 +189,8 @@ def _at_gateway(command: Command) -> Command:
         return command
 
     @wraps(command)
-    def run(admin: str, key: str, data_dir: Path | None, **options: Any) -> Any:
-        return command(Gateway(admin, key, data_dir), **options)
+    def run(**options: Any) -> Any:
+        return command(Gateway(**{name: options.pop(name) for name, *_ in _OPTIONS}), **options)
 
     for name, value_type, default, option in _OPTIONS:
         kind: Any = Annotated[value_type, option]

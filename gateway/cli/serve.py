@@ -158,6 +158,9 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "Without it, the gateway makes one key, in admin.key of its data folder, for its own user on this host.",
             {"metavar": "FILE", "envvar": "POINTSMAN_ADMIN_KEYS", "show_default": False},
         ),
+        "admin_tls_cert": ("PEM certificate for TLS on the admin port, read again when the file changes.", {}),
+        "admin_tls_key": ("PEM key of --admin-tls-cert.", {}),
+        "admin_tls_client_ca": ("PEM authority that must have signed the certificates of callers.", {}),
         "rules_api_env": (
             "An environment variable that rules of the admin API may read as ${NAME}, beside those that the rule files "
             "on disk read; may be repeated, or a list with commas.",
@@ -259,11 +262,14 @@ def serve(**options: Any) -> int:
         raise typer.BadParameter("--experiment-tick is 100ms at the least")
     rules, ready_file = options.pop("rules"), options.pop("ready_file")
     tls = _tls(*(options.pop(f"tls_{name}") for name in ("cert", "key", "client_ca", "min_version", "ciphers")))
+    admin_tls = _admin_tls(*(options.pop(f"admin_tls_{name}") for name in ("cert", "key", "client_ca")))
     access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
     options["rules_api_env"] = tuple(_names(options["rules_api_env"]))
     options["redact"] = tuple(map(str.lower, options["redact"]))
-    return _run(Settings(tls=tls, limits=limits, operation_access=access, **options), rules, ready_file)
+    return _run(
+        Settings(tls=tls, admin_tls=admin_tls, limits=limits, operation_access=access, **options), rules, ready_file
+    )
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
@@ -332,6 +338,15 @@ def _tls(
     return None
 
 
+def _admin_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:
+    if cert is not None and key is not None:
+        ca = str(client_ca) if client_ca is not None else None
+        return ListenerTls((str(cert),), (str(key),), ca, options="--admin-tls")
+    if cert is not None or key is not None or client_ca is not None:
+        raise typer.BadParameter("TLS on the admin port needs both --admin-tls-cert and --admin-tls-key")
+    return None
+
+
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
@@ -349,8 +364,8 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     set_up_logging(settings.log_format)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file)
-    if settings.tls is not None:
-        for severity, what in listener_problems(settings.tls):
+    for tls in filter(None, (settings.tls, settings.admin_tls)):
+        for severity, what in listener_problems(tls):
             print(f"pointsman: {severity.value}: {what}", file=sys.stderr)
             if severity is Severity.ERROR:
                 return 2

@@ -22,6 +22,7 @@ from gateway.cli.check import summarize
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.net import descriptors
+from gateway.net.listener_tls import listener_tls
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.ports import PortError, PrivateSocket, ReservedPort, listen
 from gateway.supervision.redis_setup import data_dir_of, versions_dir
@@ -68,7 +69,8 @@ class Supervisor:
         log = RedisLog(control.store) if control.store is not None else AuditFile(data_dir_of(settings))
         audit = OperationAudit(log)
         control.workers.on_audited = audit.record
-        server = admin_server(make_app(control, access, log, feed))
+        tls = listener_tls(settings.admin_tls, ("http/1.1",)) if settings.admin_tls is not None else None
+        server = admin_server(make_app(control, access, log, feed), tls)
         private = PrivateSocket.listen(self._private_path(admin_port)) if access.local is not None else None
         listeners = [admin] if private is None else [admin, private.socket]
         serving_admin = loop.create_task(server.serve(listeners))
@@ -156,7 +158,8 @@ class Supervisor:
             partial.rename(self._ready_file)
 
     def _admin_url(self, port: int) -> str:
-        return f"http://{_in_url(self._settings.admin_host)}:{port}"
+        scheme = "http" if self._settings.admin_tls is None else "https"
+        return f"{scheme}://{_in_url(self._settings.admin_host)}:{port}"
 
     def _private_path(self, port: int) -> Path | None:
         folder = data_dir_of(self._settings)

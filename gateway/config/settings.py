@@ -69,6 +69,7 @@ class Settings:
     http_port: int = 8000
     grpc_port: int = 8001
     admin_port: int = 8002
+    admin_tls: ListenerTls | None = None
     rules_api_env: tuple[str, ...] = ()  # variables that rules of the admin API may read beside those of the rule files
     admin_host: str = "127.0.0.1"
     admin_keys: Path | None = None  # who may use the admin API; without it this gateway's user, on this host

@@ -22,6 +22,7 @@ class ListenerTls:
     client_ca: str | None = None
     min_version: str = "1.2"
     ciphers: str | None = None
+    options: str = "--tls"  # how the names of its options begin
 
 
 def listener_tls(spec: ListenerTls, protocols: tuple[str, ...] = ("h2", "http/1.1")) -> ssl.SSLContext:
@@ -41,7 +42,7 @@ def listener_tls(spec: ListenerTls, protocols: tuple[str, ...] = ("h2", "http/1.
 
 def listener_problems(spec: ListenerTls) -> list[tuple[Severity, str]]:
     """What is wrong with the files of a listener."""
-    names = "--tls-client-ca", "--tls-cert", "--tls-key"
+    names = f"{spec.options}-client-ca", f"{spec.options}-cert", f"{spec.options}-key"
     found = [
         problem
         for cert, key in zip(spec.certs, spec.keys, strict=True)

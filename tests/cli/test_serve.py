@@ -46,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, list[Path],
 def test_every_setting_is_an_option() -> None:
     """Every setting has a command-line option of the same name."""
     options = set(inspect.signature(module).parameters)
-    assert {field.name for field in fields(Settings)} - {"tls", "limits", "operation_access"} <= options
+    assert {field.name for field in fields(Settings)} - {"tls", "admin_tls", "limits", "operation_access"} <= options
     assert {field.name for field in fields(Limits)} <= options
 
 
@@ -163,6 +163,14 @@ def test_a_port_has_bounds(started: list[Any], option: str, port: str) -> None:
     refused = run(app, ["serve", "--rules", "a.yaml", option, port])
     assert (refused.exit_code, started) == (2, [])
     assert option in refused.output and "Traceback" not in refused.output
+
+
+@pytest.mark.parametrize("option", ["--admin-tls-cert", "--admin-tls-key", "--admin-tls-client-ca"])
+def test_tls_of_the_admin_port_is_whole(started: list[Any], option: str) -> None:
+    """A certificate needs its key."""
+    refused = run(app, ["serve", "--rules", "a.yaml", option, "a.pem"])
+    assert (refused.exit_code, started) == (2, [])
+    assert "--admin-tls-cert" in refused.output and "--admin-tls-key" in refused.output
 
 
 @pytest.mark.parametrize("name", ["", "A B", "1A", "${A}"])
