@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import select
+from math import inf
 from time import monotonic
 from typing import Protocol, cast
 
 from gateway.net.pool import Pool, Waiter
-from gateway.net.sockets import reset
+from gateway.net.sockets import arrivals_of, reset
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk, payload_of
 from gateway.wire.http1.head import HEAD_END, ResponseHead, read_response_head
 from gateway.wire.memo import Memo
 
 _MAX_HEAD_BYTES = 256 * 1024
+
+# A connection that has been idle for longer is looked at before it is used again, which costs a call of the kernel:
+# what its engine has sent unasked, or that it has closed, may wait unread behind the request that is to go there.
+# Within a shorter time the event loop has hardly gone round.
+_LOOK_AFTER_SECONDS = 0.001
 
 _read_head = Memo(read_response_head, on_second_sight=True)
 
@@ -39,6 +46,7 @@ class Http1ClientConnection(asyncio.Protocol):
     `wants_payload`. The connection returns to its pool before the receiver gets the end of the reply."""
 
     __slots__ = (
+        "_arrivals",
         "_buffer",
         "_decoder",
         "_head",
@@ -56,6 +64,7 @@ class Http1ClientConnection(asyncio.Protocol):
     def __init__(self, pool: Http1Pool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+        self._arrivals: select.poll | None = None
         self._buffer = b""
         self._head: ResponseHead | None = None
         self._decoder: ChunkedDecoder | None = None
@@ -98,6 +107,13 @@ class Http1ClientConnection(asyncio.Protocol):
         that the reply is not wanted; a plain close may be that of a client that sends nothing more and still reads."""
         self.receiver = None
         reset(self._transport)
+
+    def has_unread(self) -> bool:
+        """Whether the kernel has bytes or an end for an idle connection that the event loop has not read yet."""
+        arrivals = self._arrivals
+        if arrivals is None:
+            arrivals = self._arrivals = arrivals_of(self._transport)
+        return bool(arrivals.poll(0))
 
     def close(self) -> None:
         self._transport.close()
@@ -255,12 +271,16 @@ class Http1Pool(Pool[Http1ClientConnection]):
         """Connections that serve a request, or are being established."""
         return self.size - len(self._idle)
 
-    def acquire(self, waiter: Waiter[Http1ClientConnection]) -> Http1ClientConnection | None:
+    def acquire(self, waiter: Waiter[Http1ClientConnection], now: float = inf) -> Http1ClientConnection | None:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if not connection.is_closing:
-                return connection
+            if connection.is_closing:
+                continue
+            if now - connection.idle_since > _LOOK_AFTER_SECONDS and connection.has_unread():
+                connection.abandon()
+                continue
+            return connection
         if self.size >= self._limits.max_connections and len(self._waiting) >= self._limits.max_pending:
             raise self._refuse("in use")
         self._waiting.append(waiter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from time import monotonic
 
 from gateway.net.http2_transport import Http2Transport
@@ -67,7 +68,7 @@ class Http2Pool(Pool[Http2ClientConnection]):
     def num_streams(self) -> int:
         return sum(len(connection.http2.streams) for connection in self._connections)
 
-    def acquire(self, waiter: Waiter[Http2ClientConnection]) -> Http2ClientConnection | None:
+    def acquire(self, waiter: Waiter[Http2ClientConnection], now: float = inf) -> Http2ClientConnection | None:
         connection = self._with_room()
         if connection is not None:
             return connection

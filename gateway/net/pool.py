@@ -8,6 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from itertools import islice
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -93,9 +94,9 @@ class Pool(ABC, Generic[AnyConnection]):
         return len(self._connections) + self._num_connecting
 
     @abstractmethod
-    def acquire(self, waiter: Waiter[AnyConnection]) -> AnyConnection | None:
-        """A connection with room for a request; None: the waiter is queued until there is one. Raises:
-        GatewayError(OVERLOADED) when the queue is full."""
+    def acquire(self, waiter: Waiter[AnyConnection], now: float = inf) -> AnyConnection | None:
+        """A connection with room for a request; None: the waiter is queued until there is one. `now` is a
+        monotonic time. Raises: GatewayError(OVERLOADED) when the queue is full."""
 
     def forget(self, waiter: Waiter[AnyConnection]) -> None:
         """Remove a waiter from the queue, if it is there."""

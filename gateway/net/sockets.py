@@ -51,6 +51,15 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def arrivals_of(transport: asyncio.Transport) -> select.poll:
+    """Tells, by `poll(0)`, whether the kernel has bytes or an end that the event loop has not read; of TLS, where these
+    may be tickets of the session, never."""
+    arrivals = select.poll()
+    if transport.get_extra_info("sslcontext") is None:
+        arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return arrivals
+
+
 # Linux has a flag for a peer that sends no more; POLLHUP and POLLERR exist everywhere.
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 

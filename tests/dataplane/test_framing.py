@@ -218,3 +218,34 @@ def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
         engine.stop()
 
     run(scene())
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
+def test_bytes_behind_a_reply_answer_nobody(tmp_path: Path, plain: bool) -> None:
+    """What an engine sends unasked on an idle connection is no reply to the next request, whichever of the two the
+    gateway reads first: the connection is dropped."""
+    behind = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbehind"
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(engine: Engine, received: ReceivedRequest, reader: object, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(OK)
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            for number in range(20):
+                assert (await client.ask(post())).body == b'{"ok":true}'
+                [endpoint] = it.endpoints()
+                for connection in endpoint.pool._idle:
+                    connection.idle_since -= 1  # as in a loop that is late
+                first, second = (client.writer, writers[-1]) if number % 2 else (writers[-1], client.writer)
+                first.write(behind if first is writers[-1] else post())
+                second.write(behind if second is writers[-1] else post())
+                assert (await client.reply()).body == b'{"ok":true}', number
+            assert engine.num_connections == 21
+        engine.stop()
+
+    run(scene(), plain=plain)

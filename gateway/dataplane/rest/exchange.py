@@ -163,7 +163,7 @@ class Exchange(UpstreamHandler):
     def start_attempt(self, attempt: Attempt[Http1ClientConnection], now: float) -> None:
         self._attempt = attempt
         assert attempt.endpoint.pool is not None
-        connection = attempt.endpoint.pool.acquire(self)
+        connection = attempt.endpoint.pool.acquire(self, now)
         if connection is not None:
             self._send(connection, now)
         elif self.attempts.timing is not None:
