@@ -52,6 +52,10 @@ class RequestDescription(BaseModel):
     input: Annotated[list[DescribedTensor], Field(max_length=256)] = []
     session: Word | None = None
     tenant: Word | None = None
+    key: Annotated[Word | None, Field(description="The id of the caller's API key, or the subject of its token.")] = (
+        None
+    )
+    claim: Annotated[dict[Word, list[Word]], Field(max_length=256, description="The claims of its token.")] = {}
     has_image: bool = False
     force: (
         Annotated[str, Field(max_length=512, description="EXPERIMENT=ARM, as if the caller were allowed to force it.")]
@@ -156,6 +160,8 @@ def _spec(body: RequestDescription) -> RequestSpec:
         input=inputs,
         session=body.session,
         tenant=body.tenant,
+        key=body.key,
+        claim={name: tuple(values) for name, values in body.claim.items()},
         has_image=body.has_image,
         force=body.force,
     )

@@ -20,7 +20,7 @@ from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.protocol.sequence import id_of
-from gateway.routing.decision import Decision, Facts, Target
+from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.explain import Assignment, Check, Explanation, RouteVerdict, Step
 from gateway.routing.explain import explain as explain_decision
 from gateway.routing.layout import NUM_POSITIONS, Span
@@ -61,7 +61,16 @@ def explain(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the body; may be repeated.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="The session: put into the rules' session header.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="The tenant: put into the rules' tenant header.")] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="The tenant: put into the rules' tenant header; with auth, the verified caller's."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The id of the caller's API key, or the subject of its token.")
+    ] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A claim of the caller's token; may be repeated.")
+    ] = None,
     input: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,6 +103,8 @@ def explain(
         input=tuple(_input(text) for text in input or ()),
         session=session,
         tenant=tenant,
+        key=key,
+        claim=_claims(claim or ()),
         has_image=has_image,
     )
     facts = facts_of(request, table.identity)
@@ -182,7 +193,7 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
         goes = f"{facts.operation.value} of model {facts.model} goes to every endpoint that its requests may reach:"
         return Text("\n  ").join([Text(goes), *(_everywhere(target, table) for target in explanation.targets)])
     if not isinstance(decision, Decision):
-        return Text(f"no route takes model {facts.model}: {_refusal(facts)}", "bold red")
+        return Text(f"no route takes model {facts.model}: {_refusal(facts, decision)}", "bold red")
     target = decision.target
     arm = f", arm {target.arm}" if target.arm else ""
     engine = table.engines[target.engine]
@@ -211,7 +222,9 @@ def _renamed(target: Target) -> str:
     return f" as {target.model}" if target.model else ""
 
 
-def _refusal(facts: Facts) -> str:
+def _refusal(facts: Facts, decision: object) -> str:
+    if decision is Undecided.FORBIDDEN:
+        return "the route that matches is not for this caller, who is answered 403, or 401 if anonymous"
     if facts.protocol != "grpc":
         return "the caller is answered 404, no_route"
     if facts.operation is Operation.GENERATE_STREAM:
@@ -274,6 +287,16 @@ def _parameter(text: str) -> tuple[str, bool | int | str]:
     if not separator:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--parameter")
     return name, parameter_value(value)
+
+
+def _claims(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    claims: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--claim")
+        claims[name] = (*claims.get(name, ()), value)
+    return claims
 
 
 def _input(text: str) -> TensorSpec:

@@ -393,7 +393,9 @@ class RequestSpec:
     parameter: Mapping[Text, Annotated[bool | int | float | str, value_parsers.parameter]] = field(default_factory=dict)
     input: tuple[TensorSpec, ...] = ()
     session: str | None = None  # as the session header has it
-    tenant: str | None = None  # as the tenant header has it
+    tenant: str | None = None  # as the tenant header has it, or with `auth:` the verified caller
+    key: str | None = None  # of the verified caller
+    claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)
     has_image: bool = False
     force: str | None = None  # EXPERIMENT=ARM, of a caller who may choose
 

@@ -14,13 +14,15 @@ from typing import Any
 from gateway.config.specs import IdentitySpec, RequestSpec, TensorSpec
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.operations import FLEET_OPERATIONS, Operation
+from gateway.protocol.principal import Principal
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, InputFacts, Target, Undecided
 from gateway.routing.table import Table
 
 
 def facts_of(request: RequestSpec, identity: IdentitySpec) -> Facts:
-    """The facts of the request as a gateway would see them; session and tenant come from the headers of the rules.
+    """The facts of the request as a gateway would see them; session and tenant are put into the headers of the rules,
+    and the caller is verified.
 
     Raises: ValueError if `force` is not EXPERIMENT=ARM.
     """
@@ -37,7 +39,15 @@ def facts_of(request: RequestSpec, identity: IdentitySpec) -> Facts:
         headers,
         BodyFacts(dict(request.parameter), tuple(map(_input, request.input)), request.has_image),
         forced=_forced(request.force) if request.force is not None else None,
+        principal=_principal(request),
     )
+
+
+def _principal(request: RequestSpec) -> Principal | None:
+    """The caller, where anything of it is given."""
+    if request.tenant is None and request.key is None and not request.claim:
+        return None
+    return Principal(request.tenant or "", request.key or "", request.claim)
 
 
 def _input(tensor: TensorSpec) -> InputFacts:

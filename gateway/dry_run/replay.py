@@ -13,6 +13,7 @@ from typing import Any
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.recording import RoutingOutcome, outcome_of
 from gateway.protocol.operations import Operation
+from gateway.protocol.principal import Principal
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Facts, InputFacts
 from gateway.routing.table import Table
@@ -76,6 +77,7 @@ def _fact(fields: Mapping[str, Any]) -> Fact:
         body=body,
         session=fields["session"],
         forced=Forced(*forced.split("=", 1)) if forced else None,
+        principal=Principal(fields["tenant"], fields["key"]) if "key" in fields else None,
     )
     then = RoutingOutcome(fields["route"], fields["engine"], None, fields["experiment"], fields["arm"])
     return Fact(fields["id"], facts, then, frozenset(known.get("left_out", ())))

@@ -81,6 +81,8 @@ def _reason(wanted: str | None, facts: Facts, table: Table) -> str:
     for step in explain(table, facts, lambda: 0.0).steps:
         if step.route == wanted and step.verdict is RouteVerdict.SKIPPED:
             return ", which stands before it"
+        if step.route == wanted and step.verdict is RouteVerdict.MATCHED:
+            return ", whose 'allow' or 'refuse' keeps this caller out"
         if step.route == wanted and step.failed:
             check = step.failed[0]
             actual = "is missing" if check.actual is None else f"is {check.actual}"

@@ -93,8 +93,9 @@ AT = "jwks: 'https://idp/keys'"
         (f"{ISSUER}, {AT}}}, {{{ISSUER}, {AT}", "issuer 'https://it' is declared twice"),
     ],
 )
-def test_errors_of_issuers(tmp_path: Path, issuer: str, message: str) -> None:
+def test_errors_of_issuers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issuer: str, message: str) -> None:
     """Errors of `jwt`."""
+    monkeypatch.setattr("gateway.config.auth.find_spec", lambda name: name)
     problems = load(tmp_path, f"{{jwt: [{{{issuer}}}]}}").errors
     assert any(message in str(problem) for problem in problems), problems
 

@@ -182,3 +182,30 @@ def test_tests_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert loaded.rules is not None
     (problem,) = failed_tests(loaded.rules)
     assert (problem.location.file, problem.location.line) == (str(tmp_path / "b.yaml"), 2)
+
+
+AUTH = """
+version: 1
+auth: {keys: keys/clients.yaml}
+engines: {it: {endpoints: ["http://h:1"]}}
+routes:
+  - {name: secret, match: {model: secret}, engine: it, allow: [{tenant: acme}, {claim: {role: ops}}, {key: "12"}]}
+  - {name: all, engine: it}
+tests:
+  - {name: acme, request: {model: secret, tenant: acme}, expect: {route: secret}}
+  - {name: by claim, request: {model: secret, tenant: zen, claim: {role: [dev, ops]}}, expect: {route: secret}}
+  - {name: by key, request: {model: secret, key: "12"}, expect: {route: secret}}
+  - {name: another, request: {model: secret, tenant: zen, claim: {role: dev}}, expect: {no_route: true}}
+  - {name: anonymous, request: {model: secret}, expect: {no_route: true}}
+  - {name: fails, request: {model: secret, tenant: zen}, expect: {route: secret}}
+"""
+
+
+def test_callers_of_routes_with_allow(tmp_path: Path) -> None:
+    """Tests name the caller by tenant, key and claim; one that is kept out has no route."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "clients.yaml").write_text("")
+    (tmp_path / "rules.yaml").write_text(AUTH)
+    problems = [str(problem) for problem in with_tests(load_rules([tmp_path])).errors]
+    assert len(problems) == 1, problems
+    assert "'fails' fails: no route takes the request, whose 'allow' or 'refuse' keeps this caller out" in problems[0]
