@@ -134,7 +134,8 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "Operations on the inference ports": {
         "allow_control": (
             "Operations that change engines and that any client of the inference ports may use: load, unload, "
-            "logging, trace, separated by commas, or all. By default the admin API alone has them.",
+            "logging, trace, separated by commas, or all. By default the admin API alone has them. shared-memory lets "
+            "clients of other hosts register regions.",
             {"metavar": "NAMES", "show_default": False},
         ),
         "http_restricted_api": (

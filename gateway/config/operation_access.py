@@ -18,8 +18,10 @@ CONTROL_OPERATIONS: dict[Operation, str] = {
     Operation.TRACE: "trace",
     Operation.MODEL_TRACE: "trace",
 }
-_NAMES = tuple(dict.fromkeys(CONTROL_OPERATIONS.values()))
+# Registering shared memory from another host than the gateway's.
+_SHARED_MEMORY = "shared-memory"
 _ALL = "all"
+_NAMES = (*dict.fromkeys(CONTROL_OPERATIONS.values()), _SHARED_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class OperationAccess:
         if name is None or method != "POST" or name in self.allowed:
             return None
         return GatewayError(ErrorKind.FORBIDDEN, _REFUSALS[name])
+
+    def shares_memory(self, *, is_grpc: bool) -> bool:
+        """Whether clients of other hosts may register memory of this one: all, or those with the key."""
+        return _SHARED_MEMORY in self.allowed or Operation.SHARED_MEMORY in (self.grpc if is_grpc else self.http)
 
 
 _ADMIN = {

@@ -80,6 +80,8 @@ class ControlledProcess:
                 plane.set_drained(endpoints)
             case messages.SetWeights(weights, runs):
                 plane.set_weights(weights, runs)
+            case messages.RenameRegions(secret):
+                plane.rename_regions(secret)
             case messages.SetLogLevel(level):
                 set_log_level(level)
 

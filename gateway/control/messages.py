@@ -91,6 +91,18 @@ class SetLogLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class RenameRegions:
+    """Clients share memory: name its regions at engines by this secret."""
+
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """From a worker: have all workers rename regions; reply with True once they do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Report a share of the requests that end, at most `rate` a second; a rate of 0 stops the reports.
 
@@ -152,7 +164,7 @@ class Query:
     rated request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
-    request: GetCounters | ListRequests | CancelRequest | GetReports | Rating
+    request: GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +211,7 @@ class WorkerFailed:
 
 
 # What holds until another one of its kind comes.
-Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | Watch | UseReports
+Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
 _Report = QueryReply | CountersPart | Decisions | Audited | Serving | WorkerFailed

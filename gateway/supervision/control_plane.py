@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.control.messages import SetDrained, SetLogLevel, SetWeights
+from gateway.control.messages import RenameRegions, SetDrained, SetLogLevel, SetWeights
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
 from gateway.net.tls_files import reload_changed
@@ -26,6 +26,7 @@ from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
+from gateway.supervision.region_secret import RegionSecret
 from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rulebook import Rulebook
@@ -82,6 +83,9 @@ class ControlPlane:
         self.workers.on_decisions = self.decisions.receive
         folder = data_dir_of(settings)
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
+        self.workers.region_secret = region_secret = RegionSecret(folder)
+        if (secret := region_secret.stored()) is not None:
+            self.workers.set(RenameRegions(secret))
         self._tasks: list[asyncio.Task[None]] = []
         self._redis_check: asyncio.Task[None] | None = None
 

@@ -21,6 +21,7 @@ from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
+from gateway.supervision.region_secret import RegionSecret
 from gateway.supervision.worker_counters import WorkerCounters
 from gateway.upstream.health import Findings, Key
 
@@ -87,6 +88,7 @@ class WorkerPool:
         self._is_stopping = False
         self.listeners: list[socket.socket] = [port.listener for port in ports if port.listener is not None]
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
+        self.region_secret = RegionSecret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
@@ -301,7 +303,10 @@ class WorkerPool:
             case messages.Audited(record):
                 self.on_audited(record)
             case messages.Query():
-                task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
+                answer = (
+                    self._share_memory if isinstance(message.request, messages.ShareMemory) else self._pass_feedback
+                )
+                task = asyncio.get_running_loop().create_task(answer(worker, message))
                 self._feedback_tasks.add(task)
                 task.add_done_callback(self._feedback_tasks.discard)
             case messages.Serving() if serving is not None and not serving.done():
@@ -317,6 +322,13 @@ class WorkerPool:
         is_counted = any(await self.query(query.request))
         if worker in self._workers:
             worker.send(messages.QueryReply(query.token, is_counted))
+
+    async def _share_memory(self, worker: ChildProcess, query: messages.Query) -> None:
+        """Have all workers rename regions by one secret."""
+        self.set(messages.RenameRegions(self.region_secret()))
+        await self.query(query.request, _COMMAND_SECONDS)  # a worker that is late refuses regions until it has it
+        if worker in self._workers:
+            worker.send(messages.QueryReply(query.token, True))
 
 
 def start_seconds(rules: RulesSpec) -> float:

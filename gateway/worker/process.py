@@ -39,6 +39,8 @@ _log = logging.getLogger("gateway.worker")
 _BACKLOG = 4096
 # Longer than the half second for which the control process waits for other workers.
 _FEEDBACK_SECONDS = 1.0
+# Longer than the five seconds for which it waits for workers that are busy.
+_MEMORY_SECONDS = 10.0
 
 # What may wait for a control process that does not read.
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -70,6 +72,7 @@ class Worker(ControlledProcess):
             self.apply(plane, setting)
         plane.feedback.by_control = self._pass_rating
         plane.on_audited = self._pass_audit
+        plane.by_control_memory = self._share_memory
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
         loop = asyncio.get_running_loop()
         self._servers = [
@@ -117,6 +120,8 @@ class Worker(ControlledProcess):
         match request:
             case messages.ListRequests(limit):
                 return list_requests(plane.connections, os.getpid(), monotonic(), limit)
+            case messages.ShareMemory():
+                return True  # the secret has come before
             case messages.CancelRequest(id):
                 return cancel_requests(plane.connections, os.getpid(), id)
             case Rating():
@@ -177,13 +182,21 @@ class Worker(ControlledProcess):
 
     async def _pass_rating(self, rating: Rating) -> bool:
         """Whether another worker of this gateway has counted a rating."""
+        return await self._query_control(rating, _FEEDBACK_SECONDS)
+
+    async def _share_memory(self) -> bool:
+        """Whether the workers of this gateway rename regions."""
+        return await self._query_control(messages.ShareMemory(), _MEMORY_SECONDS)
+
+    async def _query_control(self, request: Rating | messages.ShareMemory, seconds: float) -> bool:
+        """The control process' reply; False where none comes in time."""
         if self.writer.is_closing():
             return False
         self._last_token = token = self._last_token + 1
         counted = self._ratings[token] = asyncio.get_running_loop().create_future()
-        self.send(messages.Query(token, rating))
+        self.send(messages.Query(token, request))
         try:
-            return await asyncio.wait_for(counted, _FEEDBACK_SECONDS)
+            return await asyncio.wait_for(counted, seconds)
         except TimeoutError:
             return False
         finally:

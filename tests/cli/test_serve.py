@@ -22,7 +22,7 @@ from gateway.protocol.restricted_apis import RestrictedApis
 
 run = CliRunner().invoke
 
-EVERY_CONTROL = ("load", "unload", "logging", "trace")
+EVERY_CONTROL = ("load", "unload", "logging", "trace", "shared-memory")
 
 
 def allowing(*names: str) -> Settings:

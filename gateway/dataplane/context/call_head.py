@@ -61,6 +61,7 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"triton_grpc_error",
     b"user-agent",
 }
+_INFERENCES = ("ModelInfer", "ModelStreamInfer")
 # A bound for clients that invent names.
 _MAX_DECISIONS = 1024
 
@@ -128,6 +129,7 @@ class CallPlan:
         self._facts_headers = {
             text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_used
         }
+        self.may_name_region = snapshot.renames_regions and self.rpc is not None and self.rpc.name in _INFERENCES
         self.error: GatewayError | None = None
         self.request_id = named.get(_REQUEST_ID)  # where rules read it
         self.timeout = named.get(_TIMEOUT)

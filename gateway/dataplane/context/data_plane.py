@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +46,8 @@ from gateway.observability.access_log import AccessLog
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import Metrics
 from gateway.protocol.engine_load import Load, Readiness
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.region_names import RegionNames
 from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
@@ -116,6 +119,10 @@ class DataPlane:
             event_bus.subscribe(SessionMoved, lambda item: book.forget(item.name))
             event_bus.on_gap(book.forget_all)
         self.feedback = FeedbackCollector(self.metrics.arms, book, event_bus)
+        # Until clients share memory, engines have no region of such a name
+        self.region_names = RegionNames(secrets.token_bytes(32))
+        self.by_control_memory: Callable[[], Awaitable[bool]] | None = None
+        self._renames_regions = False
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self._health = health
         self._models: Models = {}
@@ -148,8 +155,29 @@ class DataPlane:
         yield
         yield from before.retire(snapshot)
 
+    async def share_memory(self) -> None:
+        """Have all workers use one secret for names of regions.
+
+        Raises: GatewayError(OVERLOADED) where the control process does not answer.
+        """
+        if self._renames_regions:
+            return
+        if self.by_control_memory is None:
+            self.rename_regions(secrets.token_bytes(32))
+        elif not await self.by_control_memory():
+            raise GatewayError(ErrorKind.OVERLOADED, "the control process does not answer: try again")
+
+    def rename_regions(self, secret: bytes) -> None:
+        """From now on, inferences may name regions of their clients."""
+        self.region_names = RegionNames(secret)
+        self._renames_regions = True
+        for snapshot in self._snapshots():
+            snapshot.renames_regions = True
+        self._use_readers()
+
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        snapshot.renames_regions = self._renames_regions
         self._use_readers()
         self.limiter.use(snapshot.limits)
         self.request_log.use_parameters(snapshot.parameters_used)

@@ -87,6 +87,7 @@ class PreparedHead:
         "keeps_forwarded_proto",
         "length_line",
         "lines",
+        "may_name_region",
         "opening",
         "passes",
         "passes_if_kept",
@@ -137,6 +138,7 @@ class PreparedHead:
         self.call = _NO_CALL
         self.is_fleet = False
         self.is_inference = False
+        self.may_name_region = False  # of shared memory, and so needs its body renamed
         self.arm_selector: ArmSelector | None = None  # where the route is known, and each request has an arm of its own
         self._models: dict[str, PreparedHead] = {}
         self._leading: dict[object, UpstreamHead] = {}
@@ -152,6 +154,8 @@ class PreparedHead:
         self.api = call.api
         self.is_fleet = call.operation in FLEET_OPERATIONS
         self.is_inference = call.operation in INFERENCE_OPERATIONS
+        if snapshot.renames_regions and protocol == "rest":  # of gRPC, the message is renamed before
+            self.may_name_region = call.operation is Operation.INFER
         access = settings.operation_access
         self.error = access.error(call.operation, head.method, named, is_grpc=protocol == "grpc")
         if self.error is not None:
@@ -315,6 +319,7 @@ class PreparedHead:
             self.lines = self.lines_for(self.route_target.engine)
             self.passes_if_kept = self.route_target.passes(self.call)
             self.passes = self.passes_if_kept and not self.route_target.is_sticky and self.route_target.shadow is None
+            self.passes = self.passes and not self.may_name_region
             if self.passes and not self.is_fleet and not self.route_target.needs_session:
                 self.direct_target = self.route_target
 

@@ -207,6 +207,7 @@ class Snapshot:
         self.number = number
         self._rules = rules
         self.table = yield from Table.compiled(rules, number)
+        self.renames_regions = False  # whether clients share memory: see RegionNames
         # Finds callers; None where the rules do not ask who calls
         self.identification: Identification | None = None
         if rules.auth is not None:

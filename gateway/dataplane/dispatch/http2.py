@@ -33,6 +33,7 @@ from gateway.dataplane.dispatch.verification import UnverifiedCall
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
 from gateway.dataplane.grpc.message_body import MessageBody
+from gateway.dataplane.grpc.region_renamer import RegionUnaryCall
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_call import UnaryCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
@@ -114,6 +115,8 @@ def _maker_of_known(head: CallHead) -> MakeCall:
     if head.error is not None:
         return partial(RefusedCall, error=head.error)
     if rpc is not None:
+        if rpc.is_relayed and head.plan.may_name_region:
+            return _unary_with_regions
         return _unary if rpc.is_relayed else _stream if rpc.is_stream else GrpcToRestCall
     unknown = GatewayError(ErrorKind.UNSUPPORTED, f"unknown method {head.plan.path.decode('latin-1')}")
     return SERVICE_CALLS.get(head.plan.path) or partial(RefusedCall, error=unknown)
@@ -155,6 +158,7 @@ def convert(
 
 
 _unary: MakeCall = partial(UnaryCall, take_over=_relay_or_convert)
+_unary_with_regions: MakeCall = partial(RegionUnaryCall, take_over=_relay_or_convert)
 
 
 # Streams

@@ -52,6 +52,7 @@ from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.dataplane.rest.fleet_operations import FleetOperation
+from gateway.dataplane.rest.renamed_regions import has_names, with_names_at_engine
 from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
 from gateway.dataplane.translation.model_description import ModelDescriptionHandler
 from gateway.dataplane.translation.token_estimate_handler import TokenEstimateHandler
@@ -82,6 +83,8 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
     if plan.direct_target is not None:
         return Exchange(client, request, plan.direct_target, None), body
     if plan.error is None:
+        if plan.may_name_region:
+            request, body = with_names_at_engine(client, request, body)
         if plan.call.names_its_model_in_the_body:
             return route_on_model(client, request, body, serve_mirrored)
         route_target, selector = plan.route_target, plan.arm_selector
@@ -103,11 +106,11 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
                     return chosen
         except GatewayError as error:
             return ErrorHandler(client, request, error), body
-    return handler_for(client, request), body
+    return handler_for(client, request, plan.may_name_region), body
 
 
-def handler_for(client: Client, request: Request) -> Handler:
-    """The handler of a request whose body comes in pieces."""
+def handler_for(client: Client, request: Request, has_engine_names: bool = False) -> Handler:
+    """The handler of a request whose body comes in pieces; `has_engine_names`: it names regions as engines do."""
     plan = request.plan
     route_target = plan.route_target
     if plan.error is not None:
@@ -118,11 +121,20 @@ def handler_for(client: Client, request: Request) -> Handler:
         return FleetOperation(client, request)
     if route_target is not None and plan.passes:
         return Exchange(client, request, route_target, None)
+    if plan.may_name_region and not has_engine_names:
+        return BufferingHandler(client, request, _with_engine_names)
     if plan.call.names_its_model_in_the_body:
         return on_whole_body(client, request, partial(route_on_model, serve=serve_mirrored))
     if route_target is None or (route_target.needs_session and _body_may_name_session(request)):
         return BufferingHandler(client, request, partial(route_on_body, serve=serve))
     return serve(client, request, route_target, request.session)
+
+
+def _with_engine_names(client: Client, request: Request, body: RequestBody) -> Chosen | None:
+    if not has_names(request, body):
+        return None
+    request, held = with_names_at_engine(client, request, body.held())
+    return handler_for(client, request, has_engine_names=True), held
 
 
 def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector) -> Handler:

@@ -13,6 +13,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, ClientCall, log_call
+from gateway.dataplane.grpc.region_renamer import RegionRenamer, RenamingReceiver
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, fell_silent, request_id_literal
 from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import StreamResponses
@@ -54,7 +55,8 @@ class StreamCall(ClientCall):
         self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
         if decided is not None:
             self._router.keep(*decided)
-        self._requests = StreamRequests(self, self._router, head.plan.encoding, limits)
+        receiver = RenamingReceiver(self, RegionRenamer(client, head)) if head.plan.may_name_region else self
+        self._requests = StreamRequests(receiver, self._router, head.plan.encoding, limits)
         self._backends: dict[CallTarget, BackendStream] = {}
         self._num_backends = 0  # since the start
         self.responses = StreamResponses(stream, self.request_id, self._backends, limits.high_water_bytes)

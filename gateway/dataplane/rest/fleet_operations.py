@@ -11,10 +11,9 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 from time import time
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import orjson
 
@@ -24,7 +23,9 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.region_owner import client_address, is_own_address, region_owner
 from gateway.dataplane.rest.model_list import list_models, one_model
+from gateway.dataplane.rest.region_operations import OwnRegions, RegionPath, object_key, without_code
 from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -116,10 +117,11 @@ class FleetOperation(LocalHandler):
         if plan.call.operation not in CONTROL_OPERATIONS or plan.head.method != "POST":
             return
         method, target = plan.request_line
+        principal = plan.principal
         client.plane.on_audited(
             AuditRecord(
                 time=time(),
-                principal="",  # clients have no identities yet
+                principal=" ".join(filter(None, (principal.tenant, principal.key))) if principal is not None else "",
                 peer=client.peer,
                 protocol=plan.facts.protocol,
                 method=method,
@@ -214,9 +216,65 @@ class FleetOperation(LocalHandler):
             raise GatewayError(
                 ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
             )
-        if self._plan.head.method == "POST":
-            return _agreed(await self._query(questions, body))
-        return _merged(await self._query_available(questions, body), merge_regions, list)
+        path = RegionPath.of(self._plan.head.target)
+        name = path.name(by_grpc=self._plan.facts.protocol == "grpc")
+        if path.action == "register":
+            self._check_client_host()
+            await self._client.plane.share_memory()
+        own = OwnRegions(self._client.plane.region_names, self._owner)
+        if path.action == "register":
+            await self._check_object(questions, path, own, object_key(body))
+        elif not name:
+            every = path.action == "unregister"
+            return await self._unregister_all(questions, path, own) if every else await self._list(questions, path, own)
+        code = own.code(name) if name else ""
+        at_engines = _at(questions, path.target(path.region + code))
+        if path.action == "status":
+            reply = _merged(await self._query_available(at_engines, body), merge_regions, list)
+        else:
+            reply = _agreed(await self._query(at_engines, body))
+        return reply._replace(body=without_code(reply.body, code))
+
+    @property
+    def _owner(self) -> str:
+        return region_owner(self._plan.principal, self._address)
+
+    @property
+    def _address(self) -> str:
+        client = self._client
+        forwarded_for = self._request.value(b"x-forwarded-for")
+        return client_address(client.peer, forwarded_for, trust_forwarded=client.plane.settings.trust_forwarded)
+
+    def _check_client_host(self) -> None:
+        """Raises: GatewayError(FORBIDDEN) where the client of another host may not name memory of this one."""
+        access, is_grpc = self._client.plane.settings.operation_access, self._plan.facts.protocol == "grpc"
+        if not is_own_address(self._address) and not access.shares_memory(is_grpc=is_grpc):
+            text = f"shared memory is memory of the gateway's host, and {self._address} is another host"
+            raise GatewayError(ErrorKind.FORBIDDEN, f"{text}: --allow-control shared-memory lets it register regions")
+
+    async def _check_object(self, questions: list[Question], path: RegionPath, own: OwnRegions, key: str) -> None:
+        """Raises: GatewayError(FORBIDDEN) where another client has registered the same object."""
+        for answer in await self._query(_at(questions, path.target("", "status")), b"", "GET") if key else ():
+            if isinstance(answer, HttpReply) and answer.is_good and own.is_taken(key, answer.body):
+                raise GatewayError(ErrorKind.FORBIDDEN, f"shared memory object '{key}' is registered by another client")
+
+    async def _list(self, questions: list[Question], path: RegionPath, own: OwnRegions) -> AggregatedReply:
+        answers = await self._query_available(questions, b"")
+        if not answers[0].is_good:
+            return _passed_on(answers[0])
+        return AggregatedReply(200, orjson.dumps(merge_regions(own.of(answer.body) for answer in answers)))
+
+    async def _unregister_all(self, questions: list[Question], path: RegionPath, own: OwnRegions) -> AggregatedReply:
+        """Unregister the client's own regions alone."""
+        ends: list[Question] = []
+        safe = "" if self._plan.facts.protocol == "grpc" else "%"  # as `RegionPath.name` reads it
+        statuses = await self._query(_at(questions, path.target("", "status")), b"", "GET")
+        for question, status in zip(questions, statuses, strict=True):
+            if not isinstance(status, HttpReply) or not status.is_good:
+                return _agreed([status])
+            ends += [(*question[:2], path.target(quote(name, safe=safe))) for name in own.names_at_engine(status.body)]
+        reply = _agreed(await self._query(ends, b"")) if ends else AggregatedReply(200)
+        return reply if reply.status != 200 else reply._replace(body=b"")
 
     # Queries
 
@@ -244,13 +302,14 @@ class FleetOperation(LocalHandler):
             raise no_route(plan.facts)
         return _once_each(questions)
 
-    async def _query(self, questions: list[Question], body: bytes) -> list[HttpReply | GatewayError]:
-        """Query all at once; the result of one that cannot be reached is the error."""
-        return list(await asyncio.gather(*[self._query_one(question, body) for question in questions]))
+    async def _query(self, questions: list[Question], body: bytes, method: str = "") -> list[HttpReply | GatewayError]:
+        """Query all at once, by the client's method or another; the result of one that cannot be reached is the
+        error."""
+        method = method or ("GET" if self._plan.without_body else self._plan.head.method)
+        return list(await asyncio.gather(*[self._query_one(question, body, method) for question in questions]))
 
-    async def _query_one(self, question: Question, body: bytes) -> HttpReply | GatewayError:
+    async def _query_one(self, question: Question, body: bytes, method: str) -> HttpReply | GatewayError:
         engine, endpoint, target = question
-        method = "GET" if self._plan.without_body else self._plan.head.method
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
         by_grpc = self._plan.facts.protocol == "grpc"  # so that what an engine restricts by protocol stays restricted
         fields = self._fields_for(engine)
@@ -299,20 +358,11 @@ def _once_each(questions: list[Question]) -> list[Question]:
 def is_on_this_host(url: str) -> bool:
     """Whether an endpoint's address is this machine's own, so that both can map the same memory."""
     host = urlsplit(url).hostname or ""
-    if host == "localhost" or host == socket.gethostname():
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if address.is_loopback:
-        return True
-    try:  # only an own address can be bound
-        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
-            probe.bind((host, 0))
-    except OSError:
-        return False
-    return True
+    return host in ("localhost", socket.gethostname()) or is_own_address(host)
+
+
+def _at(questions: list[Question], target: bytes) -> list[Question]:
+    return [(engine, endpoint, target) for engine, endpoint, _ in questions]
 
 
 def _refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:

@@ -1,0 +1,100 @@
+"""Shared memory regions in REST inferences, as engines get them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.protocol.region_names import RegionNames
+from tests.dataplane.stage import Engine, post, run, stage
+
+RULES = "{{version: 1, engines: {{e: {{endpoints: ['{url}']}}}}, routes: [{{name: all, engine: e}}]}}"
+TEXT = b'{"inputs":[{"name":"a","parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}}]}'
+NAME = b"r" + RegionNames(b"s").code("this host", "r").encode()
+RENAMED = TEXT.replace(b'"r"', b'"%b"' % NAME)
+INFER = "/v2/models/m/infer"
+
+
+def chunked(*pieces: bytes) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n" % INFER.encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+
+
+def binary(tail: bytes) -> bytes:
+    return post(INFER, TEXT + tail, f"Inference-Header-Content-Length: {len(TEXT)}")
+
+
+# Requests, and the body and the length of its JSON that the engine gets.
+REQUESTS = {
+    "JSON": (post(INFER, TEXT), RENAMED, None),
+    "binary": (binary(b"tail"), RENAMED + b"tail", str(len(RENAMED))),
+    "chunks": (chunked(TEXT[:30], TEXT[30:]), RENAMED, None),
+    "no region": (post(INFER, b'{"inputs":[]}'), b'{"inputs":[]}', None),
+    "compressed": (post(INFER, TEXT, "Content-Encoding: gzip"), TEXT, None),
+    "another operation": (post("/v2/models/m/generate", TEXT), TEXT, None),
+}
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_names(tmp_path: Path, name: str, in_pieces: bool, is_shared: bool) -> None:
+    """Once clients share memory, the engine gets the names that it knows, and lengths that fit."""
+    request, body, json_length = REQUESTS[name]
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            if is_shared:
+                it.plane.rename_regions(b"s")
+            client = await it.client()
+            for piece in [request[:-20], request[-20:-3], request[-3:]] if in_pieces else [request]:
+                await client.send(piece)
+                await asyncio.sleep(0)
+            assert (await client.reply()).status == 200
+            (received,) = engine.received
+            assert received.body == (body if is_shared else body.replace(NAME, b"r"))
+            if is_shared:
+                assert received.value("inference-header-content-length") == json_length
+            if received.value("content-length") is not None:
+                assert received.value("content-length") == str(len(received.body))
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_client_sees_its_own_regions_alone(tmp_path: Path) -> None:
+    """Regions that were registered with the engine itself are nobody's; a single engine's refusal stays as it is."""
+    listed = [{"name": NAME.decode(), "key": "/k"}, {"name": "r", "key": "/other"}, {"name": 5}, "no region"]
+    replies = {
+        "GET /v2/systemsharedmemory/status": (200, listed),
+        f"POST /v2/systemsharedmemory/region/{NAME.decode()}/unregister": (200, None),
+        "GET /v2/cudasharedmemory/status": (403, {"error": "restricted"}),
+    }
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        status, reply = replies[engine.received[-1].line.removesuffix(" HTTP/1.1")]
+        body = b"" if reply is None else json.dumps(reply).encode()
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            reply = await it.ask(b"GET /v2/systemsharedmemory/status HTTP/1.1\r\nhost: g\r\n\r\n")
+            assert json.loads(reply.body) == [{"name": "r", "key": "/k"}]
+            assert (await it.ask(post("/v2/systemsharedmemory/unregister", b""))).status == 200
+            for request in (
+                b"GET /v2/cudasharedmemory/status HTTP/1.1\r\nhost: g\r\n\r\n",
+                post("/v2/cudasharedmemory/unregister", b""),
+            ):
+                reply = await it.ask(request)
+                assert (reply.status, reply.body) == (403, b'{"error": "restricted"}')
+            taken = post("/v2/systemsharedmemory/region/x/register", b'{"key": "other", "byte_size": 1}')
+            assert (await it.ask(taken)).status == 403
+        engine.stop()
+
+    run(scene())
