@@ -4,6 +4,8 @@
       role: operator
       id: 5f1c09ab
       hash: scrypt:16384:8:1:SALT:DIGEST
+      expires: 2027-01-31                  # optional
+      scope: engine:cuda, model:llama-*    # optional: what it may change; it reads everything
 
 A key is `pm-ID-SECRET`. The id names the entry, so a guess costs one hash at most, and none where no entry has the id.
 """
@@ -19,8 +21,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gateway.config.auth_specs import moment
 from gateway.yaml import values
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem
@@ -41,6 +45,32 @@ class Role(IntEnum):
     viewer = 1
     operator = 2
     admin = 3
+
+
+SCOPE_KINDS = ("engine", "model", "experiment")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Engines, models or experiments that a key may change; `pattern` is a name, or a glob."""
+
+    kind: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.pattern}"
+
+
+def read_scopes(text: str) -> tuple[Scope, ...]:
+    """The scopes of `engine:cuda, model:llama-*`.
+
+    Raises: ValueError.
+    """
+    scopes = tuple(Scope(*map(str.strip, each.partition(":")[::2])) for each in text.split(","))
+    for scope in scopes:
+        if scope.kind not in SCOPE_KINDS or not scope.pattern:
+            raise ValueError(f"{str(scope)!r} is not a scope: write engine:NAME, model:NAME or experiment:NAME")
+    return scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +100,8 @@ class KeyEntry:
     role: Role
     id: str
     hash: KeyHash
+    expires: float | None = None  # seconds since 1970
+    scope: tuple[Scope, ...] = ()
     location: Location | None = None
 
 
@@ -81,6 +113,11 @@ class Caller:
     role: Role
     id: str = ""
     expires: float | None = None  # seconds since 1970
+    scope: tuple[Scope, ...] = ()  # none: everything that the role may change
+
+    def may_change(self, kind: str | None, name: str) -> bool:
+        """Whether something of a kind, None where it has none, is in the key's scope."""
+        return not self.scope or any(scope.kind == kind and fnmatchcase(name, scope.pattern) for scope in self.scope)
 
 
 class KeysError(Exception):
@@ -187,8 +224,10 @@ _FIELDS = {
     "role": scalar(lambda text: Role[values.one_of(Role.__members__)(text)]),
     "id": scalar(_id),
     "hash": scalar(_hash),
+    "expires": scalar(moment),
+    "scope": scalar(read_scopes),
 }
-_ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=tuple(_FIELDS))
+_ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=("name", "role", "id", "hash"))
 
 
 def entry_fields(entry: KeyEntry) -> Mapping[str, str]:

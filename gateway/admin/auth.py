@@ -25,7 +25,7 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.api_keys import Caller, KeysError, Role
+from gateway.admin.api_keys import SCOPE_KINDS, Caller, KeysError, Role
 from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
 from gateway.admin.local_key import LOCAL, LocalKey, LocalKeyError, is_loopback
 from gateway.config.settings import Settings
@@ -37,6 +37,7 @@ _log = logging.getLogger("pointsman")
 _OPEN = frozenset({"/healthz", "/", "/openapi.json", "/favicon.ico"})
 _OPEN_BELOW = ("/assets/",)
 _METRICS = "/metrics"
+_KINDS = {f"{kind}s": kind for kind in SCOPE_KINDS}
 _SIGN_IN = "/sign-in"  # whose token admits
 _OPEN_LOCALLY = {_METRICS, _SIGN_IN}
 # A name or an address, and a port (RFC 3986, section 3.2.2).
@@ -60,9 +61,18 @@ def _requires(role: Role) -> Callable[..., Caller]:
             raise HTTPException(401, "this needs a key", {"www-authenticate": "Bearer"})
         if caller.role < role:
             raise HTTPException(403, f"this needs a key of role {role.name}; {caller.name!r} is {caller.role.name}")
+        if role > Role.viewer and not caller.may_change(*_subject(request)):
+            scope = ", ".join(map(str, caller.scope))
+            raise HTTPException(403, f"this is not in the scope of the key of {caller.name!r}: {scope}")
         return caller
 
     return caller
+
+
+def _subject(request: Request) -> tuple[str | None, str]:
+    """What a call is about, by its path: `/engines/cuda/...`."""
+    section = request.scope["route"].path.split("/")[1]
+    return _KINDS.get(section), str(request.path_params.get("name", ""))
 
 
 # A viewer reads. An operator runs the fleet: drains, loads, moves, ramps, cancels. An admin changes what is declared
@@ -144,6 +154,8 @@ class Access:
             raise HTTPException(503, "the keys file cannot be used now; the gateway's log says why") from error
         if caller is None:
             raise HTTPException(401, "this key is not known here", {"www-authenticate": 'Bearer error="invalid_token"'})
+        if not self.holds(caller):
+            raise HTTPException(401, "this key has expired", {"www-authenticate": 'Bearer error="invalid_token"'})
         return caller
 
     def _local_caller(self, key: str, peer: str) -> Caller | None:

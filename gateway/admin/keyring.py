@@ -128,4 +128,4 @@ class Keyring:
 
 
 def _caller(entry: KeyEntry) -> Caller:
-    return Caller(entry.name, entry.role, entry.id)
+    return Caller(entry.name, entry.role, entry.id, entry.expires, entry.scope)

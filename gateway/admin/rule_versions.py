@@ -25,6 +25,7 @@ Files = Annotated[
     dict[Annotated[str, Field(max_length=1024)], Text],
     Field(max_length=1000, description="All rule files by name, as they are to be written."),
 ]
+Masked = Annotated[bool, Query(description="Redact secrets for admins, too.")]
 Reason = Annotated[str, Field(max_length=1000, description="The reason, for the history of versions.")]
 
 
@@ -64,21 +65,26 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
         return {"in_force": book.in_force.number, "shared": manager.is_shared, "versions": versions}
 
     @app.get("/rules/versions/{number}", tags=["rules"], responses={404: REFUSED[404]})
-    async def show_version(number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer) -> Json:
+    async def show_version(
+        number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer, masked: Masked = False
+    ) -> Json:
         """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown.
-        Secrets in the files themselves are shown to admins only."""
-        return {**version_json(book.version(number)), "texts": _readable(caller, book.texts_of(number))}
+        Secrets in the files themselves are shown to admins only. `cut`: secrets are redacted."""
+        texts = book.texts_of(number)
+        readable = _readable(caller, texts, masked)
+        return {**version_json(book.version(number)), "texts": readable, "cut": readable != texts}
 
     @app.get("/rules/diff", tags=["rules"], responses={404: REFUSED[404]})
     async def diff(
         caller: Viewer,
         from_: Annotated[Number | None, Query(alias="from", description="Default: the version before `to`.")] = None,
         to: Annotated[Number | None, Query(description="Default: the version in force.")] = None,
+        masked: Masked = False,
     ) -> Json:
         """A unified diff of two versions, file by file."""
         later = to if to is not None else book.in_force.number
         earlier = from_ if from_ is not None else _before(book, later)
-        before, after = (_readable(caller, book.texts_of(number)) for number in (earlier, later))
+        before, after = (_readable(caller, book.texts_of(number), masked) for number in (earlier, later))
         files = diff_texts(before, after, str(earlier), str(later))
         return {"from": earlier, "to": later, "files": files, "diff": "".join(each["diff"] for each in files)}
 
@@ -129,9 +135,9 @@ def add_rule_versions(app: FastAPI, control: ControlPlane) -> None:
         }
 
 
-def _readable(caller: Caller, texts: Mapping[str, str]) -> dict[str, str]:
-    """Rule files as a caller may read them: secrets in them are redacted for all but admins."""
-    if caller.role >= Role.admin:
+def _readable(caller: Caller, texts: Mapping[str, str], masked: bool = False) -> dict[str, str]:
+    """Rule files as a caller may read them: secrets in them are redacted for all but admins, and where `masked`."""
+    if caller.role >= Role.admin and not masked:
         return dict(texts)
     return {name: redacted_text(text) for name, text in texts.items()}
 

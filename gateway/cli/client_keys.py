@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gateway.cli.admin_client import Row, print_table
-from gateway.cli.key_files import KeyFile, block, refused
+from gateway.cli.key_files import Expiry, KeyFile, block, expiry, refused
 
 app = typer.Typer(
     help="Make, list and remove API keys of clients, by which the inference ports know a caller's tenant. A key is "
@@ -34,10 +33,7 @@ def add(
             help="The file of keys, which is created if needed; - writes the entry to stdout and the key to stderr.",
         ),
     ],
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="When it ends: 2027-01-31, 2027-01-31T12:00:00Z, or 90d from now."),
-    ] = None,
+    expires: Expiry = None,
 ) -> None:
     """Make a key, and print it: it cannot be shown again."""
     from gateway.auth.api_keys import make_key
@@ -45,7 +41,7 @@ def add(
 
     try:
         fields = {"tenant": text(tenant), "name": text(name)}
-        until = {"expires": _moment(expires)} if expires is not None else {}
+        until = {"expires": expiry(expires)} if expires is not None else {}
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     key, id, digest = make_key()
@@ -93,13 +89,3 @@ def _check(path: Path) -> None:
         raise ValueError(f"the file of keys {path} cannot be read: {error}") from error
     if reading.problems:
         raise ValueError("\n".join(map(str, reading.problems)))
-
-
-def _moment(text: str) -> str:
-    """Raises: ValueError."""
-    from gateway.config.auth_specs import moment
-
-    if text.endswith("d") and text[:-1].isdigit() and len(text) < 6:
-        return (datetime.now(UTC) + timedelta(days=int(text[:-1]))).isoformat(timespec="seconds")
-    moment(text)
-    return text

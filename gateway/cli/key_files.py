@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from gateway.rule_versions.splice import Span
+
+
+Expiry = Annotated[
+    str | None,
+    typer.Option(metavar="WHEN", help="When it ends: 2027-01-31, 2027-01-31T12:00:00Z, or 90d from now."),
+]
 
 
 class KeyFile:
@@ -78,6 +85,19 @@ def block(fields: Mapping[str, str], column: int) -> str:
     indent = " " * column
     lines = "".join(f"{indent}  {name}: {written(value)}\n" for name, value in fields.items())
     return f"{indent}- {lines[len(indent) + 2 :]}"
+
+
+def expiry(text: str) -> str:
+    """The end of a key, as files have it.
+
+    Raises: ValueError.
+    """
+    from gateway.config.auth_specs import moment
+
+    if text.endswith("d") and text[:-1].isdigit() and len(text) < 6:
+        return (datetime.now(UTC) + timedelta(days=int(text[:-1]))).isoformat(timespec="seconds")
+    moment(text)
+    return text
 
 
 def _value(entry: Span, field: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli import client_keys
 from gateway.cli.admin_client import Row, print_table
-from gateway.cli.key_files import KeyFile, block, refused
+from gateway.cli.key_files import Expiry, KeyFile, block, expiry, refused
 
 app = typer.Typer(
     help="Make, list and remove keys of the admin API. A key is shown once, when it is made: the file holds only its "
@@ -42,17 +42,31 @@ def add(
             help="The keys file, which is created if needed; - writes the entry to stdout and the key to stderr.",
         ),
     ],
+    expires: Expiry = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND:NAME",
+            help="Have it change nothing but this: engine:NAME, model:NAME or experiment:NAME, by name or glob; may be "
+            "repeated. It reads everything.",
+        ),
+    ] = None,
 ) -> None:
     """Make a key, and print it: it cannot be shown again."""
-    from gateway.admin.api_keys import Role, entry_fields, make_key
+    from gateway.admin.api_keys import Role, entry_fields, make_key, read_scopes
     from gateway.yaml import values
 
+    more = {}
     try:
         values.name(name)
+        if expires is not None:
+            more["expires"] = expiry(expires)
+        if scope:
+            more["scope"] = ", ".join(map(str, read_scopes(",".join(scope))))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     key, entry = make_key(name, Role[role])
-    fields = entry_fields(entry)
+    fields = {**entry_fields(entry), **more}
     if file == "-":
         typer.echo(block(fields, 0), nl=False)
         typer.echo(key, err=True)
@@ -67,8 +81,8 @@ def add(
 
 @app.command("list")
 def list_all(file: File) -> None:
-    """List names and roles."""
-    columns = ("name", "role", "id")
+    """List names, roles, ends and scopes."""
+    columns = ("name", "role", "id", "expires", "scope")
     keys = KeyFile(file, _check)
     rows: list[Row] = list(zip(*(keys.values(column) for column in columns), strict=True))
     print_table(columns, rows, "The file has no key: nobody can use the admin API.")

@@ -1,5 +1,7 @@
 """Access to the admin API: keys, roles, cross-origin pages, and the audit."""
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import yaml
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from gateway.admin import keyring
+from gateway.admin import auth, keyring
 from gateway.admin.api_keys import KeysError, Role, entry_fields, make_key, read_keys
 from gateway.admin.app import make_app
 from gateway.admin.audit import AuditFile
@@ -112,6 +114,11 @@ def test_a_broken_keys_file_opens_nothing_until_it_is_mended(
     "text, message",
     [
         ("- {name: a, role: king, id: 01234567, hash: x}", "keys.yaml:1:19: error: unknown value 'king'"),
+        (
+            "- {name: a, role: admin, id: 01234567, hash: x, scope: 'engines:a'}",
+            "keys.yaml:1:56: error: 'engines:a' is not a scope: write engine:NAME, model:NAME or experiment:NAME",
+        ),
+        ("- {name: a, role: admin, id: 01234567, hash: x, expires: soon}", "keys.yaml:1:58: error: 'soon' is not a"),
         ("- name: a\n  role: admin", "keys.yaml:1:3: error: a key needs 'id'"),
         ("a: b", "keys.yaml:1:1: error: expected a list of keys, found a map"),
         ("- {name: a, role: admin, id: 01234567, hash: 'scrypt:3:8:1:aa:bb'}", "keys.yaml:1:46: error: not a hash"),
@@ -208,6 +215,51 @@ def test_every_endpoint_names_its_role() -> None:
     assert {route.path for route in changing if roles(route) == {viewer}} <= asking
 
 
+SCOPED = [
+    ("POST", "/engines/mac/endpoints/drain", {"url": "http://c:1"}, 200),
+    ("POST", "/engines/cuda/endpoints/drain", {"url": "http://a:1"}, 403),
+    ("PUT", "/log-level", {"level": "debug"}, 403),
+    ("DELETE", "/requests/1", None, 403),
+    ("POST", "/models/llama-1/load", {"quorum": 0}, 422),
+    ("POST", "/models/other/load", {"quorum": 0}, 403),
+    ("GET", "/engines", None, 200),
+]
+
+
+@pytest.mark.parametrize("method, path, body, status", SCOPED)
+def test_a_key_may_be_for_some_engines_and_models(
+    tmp_path: Path, method: str, path: str, body: Any, status: int
+) -> None:
+    """A key with a scope changes what its scope names, by name or glob, and nothing else; it reads everything."""
+    key = write_keys(tmp_path / "keys.yaml", otto=Role.operator)["otto"]
+    text = (tmp_path / "keys.yaml").read_text()
+    (tmp_path / "keys.yaml").write_text(text + "  scope: engine:mac, model:llama-*\n")
+    client = TestClient(make_app(State(), Access(Keyring(tmp_path / "keys.yaml"))))
+    answer = client.request(method, path, json=body, headers=bearer(key))
+    assert answer.status_code == status, answer.text
+    if status == 403:
+        assert "not in the scope of the key of 'otto': engine:mac, model:llama-*" in answer.json()["detail"]
+
+
+def test_a_key_may_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From `expires` on a key is refused, also one that was just used, and event streams by it end."""
+    key = write_keys(tmp_path / "keys.yaml", vera=Role.viewer)["vera"]
+    text = (tmp_path / "keys.yaml").read_text()
+    (tmp_path / "keys.yaml").write_text(text + "  expires: 2027-01-31\n")
+    now = [datetime(2027, 1, 30, 23, 59, tzinfo=UTC).timestamp()]
+    monkeypatch.setattr(auth, "time", lambda: now[0])
+    access = Access(Keyring(tmp_path / "keys.yaml"))
+    client = TestClient(make_app(State(), access))
+    assert client.get("/engines", headers=bearer(key)).status_code == 200
+    assert access.keyring is not None
+    caller = asyncio.run(access.keyring.caller(key, "me"))
+    assert caller is not None and access.holds(caller)
+    now[0] += 60
+    answer = client.get("/engines", headers=bearer(key))
+    assert (answer.status_code, answer.json()["detail"]) == (401, "this key has expired")
+    assert not access.holds(caller)
+
+
 @pytest.mark.parametrize("path", ["/rules/validate", "/rules/explain"])
 def test_rules_of_his_own_are_judged_for_who_may_put_them_in_force(
     client: TestClient, keys: dict[str, str], path: str
@@ -255,7 +307,6 @@ def test_a_drain_is_its_callers(tmp_path: Path, keys: dict[str, str]) -> None:
 
 def test_the_audit_of_a_gateway_without_redis_is_bounded(tmp_path: Path) -> None:
     """At most one older file is kept, and an incomplete line, as of a killed gateway, is skipped."""
-    import asyncio
 
     async def run() -> list[bytes]:
         log = AuditFile(tmp_path, max_bytes=200)

@@ -197,3 +197,5 @@ def test_a_key_that_stands_in_a_file_is_an_admins_to_read(tmp_path: Path, monkey
             assert ("hunter2" in answer.text) is is_whole
             assert "routes:" in answer.text
         assert client.get("/rules/export", headers=bearer(keys[name])).json()["cut"] is not is_whole
+        masked = client.get("/rules/versions/1?masked=true", headers=bearer(keys[name]))
+        assert masked.json()["cut"] and "hunter2" not in masked.text

@@ -18,6 +18,7 @@ def rules_of(one: str, two: str, new: str, texts: str, v2: str) -> str:
     """The rule file: an experiment between two engines, language models, limits."""
     return f"""
 version: 1
+x-old: {{api_key: hunter2}}
 engines:
   cuda:
     endpoints: ["{one}", "{two}"]

@@ -23,6 +23,17 @@ def edit(page: Any, before: str, after: str) -> None:
     area.fill(text.replace(before, after))
 
 
+def test_secrets_are_masked_until_they_are_asked_for(page: Any) -> None:
+    """Files are shown without their secrets, to admins, too, until a button shows them; a copy to edit has them."""
+    page.goto("/#/rules")
+    files = page.get_by_label("rules.yaml", exact=False).first
+    expect(files).to_have_value(re.compile("x-old: {api_key: \\*\\*\\*"))
+    assert "hunter2" not in page.content()
+    page.get_by_role("button", name="Show secrets").click()
+    expect(files).to_have_value(re.compile("hunter2"))
+    expect(page.get_by_role("button", name="Show secrets")).to_have_count(0)
+
+
 def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mishaps: Mishaps, shot: Any) -> None:
     """Validation and activation refuse the mistake; its line is marked, and a button leads there."""
     mishaps.expected.add(422)

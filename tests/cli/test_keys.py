@@ -23,7 +23,8 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callabl
     """A key is printed once, alone on stdout; the file's comments stay, and a running gateway uses the change at
     once."""
     file = tmp_path / "keys.yaml"
-    made = run("keys", "add", "otto", "--role", "operator", "--file", str(file))
+    limits = ["--expires", "90d", "--scope", "engine:it", "--scope", "model:llama-*"]
+    made = run("keys", "add", "otto", "--role", "operator", "--file", str(file), *limits)
     assert made.returncode == 0, made.stderr
     key = made.stdout.strip()
     assert key.startswith("pm-") and key not in file.read_text()
@@ -34,7 +35,11 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, start_gateway: Callabl
     entry = run("keys", "add", "anna", "--role", "admin", "--file", "-")
     file.write_text(file.read_text() + entry.stdout)
     assert {known.name for known in read_keys(file).values()} == {"otto", "vera", "anna"}
-    assert "operator" in run("keys", "list", "--file", str(file)).stdout
+    listed = run("keys", "list", "--file", str(file)).stdout
+    assert "operator" in listed and "engine:it, model:llama-*" in listed
+    for wrong in (["--scope", "it"], ["--expires", "soon"]):
+        refused = run("keys", "add", "more", "--role", "viewer", "--file", str(file), *wrong)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
 
     gateway = start_gateway(RULES, extra_args=["--admin-keys", str(file), "--admin-host", "0.0.0.0"])
     assert plain_http.get(f"{gateway.admin_url}/engines").status_code == 401

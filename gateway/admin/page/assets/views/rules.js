@@ -27,8 +27,8 @@ export async function show(root, { signal }) {
   root.append(about, found, panel("Files", files), panel("Versions", buttons, versions));
   let shown = null;
   const read = async (number) => {
-    const { texts } = await call("GET", `/rules/versions/${number}`, null, { signal });
-    showFiles(files, texts, { read: () => read(number), look, signal });
+    const whole = (masked) => call("GET", path(`/rules/versions/${number}`, { masked }), null, { signal });
+    showFiles(files, await whole(true), { read: () => read(number), whole, look, signal });
   };
   const look = async () => {
     const [inForce, kept] = await Promise.all([
@@ -75,16 +75,23 @@ function problemsTold({ problems }) {
   );
 }
 
-/** The files in force, to read; a copy can be edited. */
-function showFiles(place, texts, { read, look, signal }) {
+/** The files in force, to read; a copy can be edited. Secrets in them are masked until they are asked for. */
+function showFiles(place, { texts, cut }, { read, whole, look, signal }) {
   delete place.dataset.edited;
-  const edit = () => {
+  const edit = async () => {
+    const { texts } = await whole(false);
     place.dataset.edited = "";
     editCopy(place, texts, { leave: read, look, signal });
   };
+  const reveal = async () => showFiles(place, await whole(false), { read, whole, look, signal });
   fill(
     place,
-    h("div", { class: "row" }, action("Edit a copy", "admin", edit, { class: "primary" })),
+    h(
+      "div",
+      { class: "row" },
+      action("Edit a copy", "admin", edit, { class: "primary" }),
+      cut && action("Show secrets", "admin", reveal),
+    ),
     Object.entries(texts).map(([name, text]) => {
       const shown = editor(name, { readOnly: true });
       shown.set(text);
@@ -140,7 +147,7 @@ function versionTable({ compare, again }) {
 
 /** What a version changed of the one before it. */
 async function compare({ number }, signal) {
-  const told = await call("GET", path("/rules/diff", { to: number }), null, { signal });
+  const told = await call("GET", path("/rules/diff", { to: number, masked: true }), null, { signal });
   showDialog(`Version ${told.from} → ${told.to}`, diffTold(told.diff));
 }
 
