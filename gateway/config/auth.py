@@ -84,6 +84,19 @@ def check_access(rules: RulesSpec, reading: Reading) -> None:
             reading.error(route.location, what)
 
 
+def check_conversations(rules: RulesSpec, reading: Reading) -> None:
+    """Without a verified caller, whoever names a session and a tenant reads and replaces its conversation."""
+    if rules.auth is not None or rules.identity.trust_header:
+        return
+    for route in rules.routes:
+        if route.session.history is not None:
+            assert route.location is not None
+            header = rules.identity.tenant_header
+            what = f"route {route.name!r} keeps conversations, and anybody who names a session gets it: add 'auth', or"
+            cure = f"'identity: {{trust_header: true}}' where a proxy in front sets {header} and the session"
+            reading.error(route.location, f"{what} {cure}")
+
+
 def _jwks(node: Node, reading: Reading) -> JwksSpec | None:
     if scalar(str)(node, reading) is None or not isinstance(node, Scalar):
         return None

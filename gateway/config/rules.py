@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.config.auth import check_access, read_auth
+from gateway.config.auth import check_access, check_conversations, read_auth
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.host_access import Environment, HostNames, may_name
@@ -225,6 +225,8 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     _check_names("route", reading, is_used=True)
     _check_names("layer", reading, by="experiment")
     check_tests(rules.tests, reading)
+    if not reading.num_errors:
+        check_conversations(rules, reading)
     if not reading.num_errors and not rules.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")

@@ -14,6 +14,7 @@ engines:
   v2: {{endpoints: ["{url}"]}}
   grpc: {{endpoints: ["{grpc}"]}}
   chat: {{endpoints: ["{url}"], protocol: openai}}
+identity: {{trust_header: true}}
 routes:
   - {{name: told, match: {{parameter: {{level: high}}}}, engine: v2}}
   - {{name: tensor, match: {{model: tensor, input: {{datatype: BYTES}}}}, engine: v2}}

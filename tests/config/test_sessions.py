@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gateway.config.rules import load_rules
 from gateway.config.specs import HistorySpec, ReplaySpec, SessionSpec
 from tests.config.conftest import Load
 
 ENGINES = "version: 1\nengines: {e: {protocol: openai, endpoints: 'http://a'}}\n"
+
+TRUST = "identity: {trust_header: true}\n"
 
 HISTORIES = [
     ("true", HistorySpec()),
@@ -32,7 +37,7 @@ HISTORIES = [
 @pytest.mark.parametrize("history, expected", HISTORIES)
 def test_what_is_kept_of_conversations(load: Load, history: str, expected: HistorySpec | None) -> None:
     """`history` is a boolean, `engine`, or limits on the size and age of the stored conversation."""
-    loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {{history: {history}}}}}]\n")
+    loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {{history: {history}}}}}]\n{TRUST}")
     assert loaded.problems == ()
     assert loaded.rules is not None
     assert loaded.rules.routes[0].session == SessionSpec(expected)
@@ -142,5 +147,16 @@ def test_engines_that_cannot_be_told_a_conversation(
     split = "experiments: {x: {arms: [{name: a, engine: e, weight: 1}]}}\n" if arms else ""
     to = "experiment: x" if arms else "engine: e"
     text = f"version: 1\nengines: {{e: {{endpoints: 'http://a', {engine}}}}}\n{split}"
-    loaded = load(f"{text}routes: [{{name: r, {to}, session: {{history: {history}}}}}]\n")
+    loaded = load(f"{text}routes: [{{name: r, {to}, session: {{history: {history}}}}}]\n{TRUST}")
     assert [str(found).split(": ", 1)[1] for found in loaded.problems] == ([problem] if problem else [])
+
+
+def test_conversations_need_somebody_who_is_known(load: Load, tmp_path: Path) -> None:
+    """Without `auth:` anybody who names a session gets its conversation, so the rules must say that a header is
+    trusted."""
+    text = f"{ENGINES}routes: [{{name: r, engine: e, session: {{history: true}}}}]\n"
+    (problem,) = load(text).problems
+    assert "route 'r' keeps conversations, and anybody who names a session gets it: add 'auth'" in str(problem)
+    (tmp_path / "keys.yml").write_text("")
+    (tmp_path / "auth.yaml").write_text(text + "auth: {keys: keys.yml}\n")
+    assert load_rules([tmp_path / "auth.yaml"]).problems == ()

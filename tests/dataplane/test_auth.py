@@ -40,6 +40,7 @@ routes:
     engine: rest
     allow: [{{tenant: "a*"}}, {{tenant: zen}}]
     refuse: {{key: "{rotated}"}}
+  - {{name: held, match: {{model: held}}, engine: chat, model: chat, session: {{history: engine}}}}
   - {{name: limited, match: {{model: limited}}, engine: rest}}
   - {{name: others, engine: rest}}
 limits:
@@ -383,3 +384,19 @@ def test_trusted_callers_may_name_the_tenant(scene: Scene) -> None:
         assert infer(scene.served, named).headers["x-pointsman-route"] == "others"
     finally:
         scene.served.use(scene.rules())
+
+
+def test_conversations_belong_to_the_verified_tenant(scene: Scene) -> None:
+    """Two tenants that name one session, and each other, have a conversation each: the engine gets the conversation's
+    id, which has the tenant in it."""
+    chat = {**CHAT, "model": "held"}
+
+    def conversation(**headers: str) -> str:
+        headers = {"x-session-id": "s1", **headers}
+        assert httpx.post(f"{scene.url}/v1/chat/completions", json=chat, headers=headers).status_code == 200
+        return scene.rest.received[-1]["x-session-id"]
+
+    of_acme = conversation(**bearer(scene.acme))
+    assert of_acme == conversation(**bearer(scene.acme_new))
+    assert of_acme != conversation(**bearer(scene.zen))
+    assert of_acme != conversation(**bearer(scene.zen), **{"x-tenant": "acme"})

@@ -145,7 +145,7 @@ def test_long_names_are_kept_short(tmp_path: Path) -> None:
     run(scene())
 
 
-HELD = "  - {name: all, engine: it, session: {history: engine}}\n"
+HELD = "  - {name: all, engine: it, session: {history: engine}}\nidentity: {trust_header: true}\n"
 
 
 async def told_to_the_engine(tmp_path: Path, sessions: list[str]) -> list[bytes]:

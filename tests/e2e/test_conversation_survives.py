@@ -53,6 +53,7 @@ def gateways(
 version: 1
 engines:
   llm: {{protocol: openai, endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}
+identity: {{trust_header: true}}
 routes:
   - {{name: chat, engine: llm, session: {{history: {{required: true, patience: 5s}}}}}}
 """

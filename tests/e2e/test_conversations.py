@@ -86,7 +86,7 @@ def gateway(
     routes.append({"name": "split", **split})
     arms = [{"name": name, "engine": name, "weight": 1} for name in ("openai", "same")]
     engines["same"] = engines["openai"] | {"balance": "session"}
-    identity = {"session_cookie": "talk", "session_parameters": ["session_id", "conversation"]}
+    identity = {"trust_header": True, "session_cookie": "talk", "session_parameters": ["session_id", "conversation"]}
     rules = rules_of(engines, routes, identity=identity, experiments={"halves": {"arms": arms}})
     started = GatewayProcess.start(rules, folder, workers=2, redis=redis_server.url)
     try:

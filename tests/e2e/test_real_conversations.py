@@ -48,9 +48,8 @@ def gateway(llm: LLMProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     routes = [{"name": name, "match": {"model": name}, "engine": name, **kept} for name in engines]
     routes.append({"name": "plain", "match": {"model": "plain"}, "engine": "openai", "model": "storyteller"})
     with RedisServer(tmp_path_factory.mktemp("redis")) as redis:
-        started = GatewayProcess.start(
-            rules_of(engines, routes), tmp_path_factory.mktemp("gateway"), workers=2, redis=redis.url
-        )
+        rules = rules_of(engines, routes, identity={"trust_header": True})
+        started = GatewayProcess.start(rules, tmp_path_factory.mktemp("gateway"), workers=2, redis=redis.url)
         try:
             yield started.wait_ready()
             started.stop()
