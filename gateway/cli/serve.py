@@ -123,7 +123,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "tls_ciphers": ("Cipher suites of TLS 1.2, by OpenSSL's names.", {"metavar": "LIST", "show_default": False}),
         "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
         "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
-        "name_decision": ("Add route, engine and arm to the header of each reply.", {}),
+        "name_decision": ("Name route, engine, arm and endpoint in replies: in their headers and errors.", {}),
         "encoded_slashes": (
             "Accept model names with %2F, %5C, %00 or dot segments in paths, which engines may read as another name "
             "than the rules do.",

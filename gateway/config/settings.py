@@ -88,7 +88,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
     ready_when: Literal["all", "any"] = "all"
-    name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
+    name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply; names and addresses in errors
     operation_access: OperationAccess = field(default_factory=OperationAccess)
     # Names of models in paths may have encoded slashes, backslashes, NULs and dot segments: engines may read others
     encoded_slashes: bool = False

@@ -58,6 +58,16 @@ class ErrorKind(Enum):
         return member
 
 
+# What is said of a failure where engines and their addresses are not named.
+_NAMELESS = {
+    ErrorKind.UPSTREAM_CONNECT: "the engine cannot be reached",
+    ErrorKind.UPSTREAM_RESET: "the engine broke off",
+    ErrorKind.UPSTREAM_PROTOCOL: "the engine's reply cannot be understood",
+    ErrorKind.NO_HEALTHY_ENDPOINT: "no endpoint is healthy",
+    ErrorKind.SEQUENCE_LOST: "the sequence is lost: start it anew",
+}
+
+
 class GatewayError(Exception):
     """A failure that the caller is told of: `kind` chooses the status, the message is what the caller may read, and
     `fields` (of the head, or trailers) tell it to programs."""
@@ -71,6 +81,12 @@ class GatewayError(Exception):
     @property
     def status(self) -> Status:
         return self.kind.status
+
+    def without_names(self, engine: str) -> GatewayError:
+        """The same for callers who may not know what engines there are; `engine` is the name of the one that it is
+        about."""
+        text = _NAMELESS.get(self.kind) or self.message.replace(f"engine '{engine}'", "the engine")
+        return GatewayError(self.kind, text, self.fields)
 
     def at(self, where: str) -> GatewayError:
         """The same, with where it happened."""

@@ -375,8 +375,9 @@ class UpstreamAttempts(Generic[Carrier]):
             front.count_failed(meter, error)
         if self.replay is not None:
             self.replay.settle(was_sent=self.was_sent)
-        target, endpoint = self.route_target.spec, f", endpoint {self.url}" if self.attempt is not None else ""
-        front.attempts_failed(error.at(f" (route '{target.route}', engine '{target.engine}'{endpoint})"), status)
+        front.attempts_failed(
+            self.route_target.client_error(error, self.url if self.attempt is not None else ""), status
+        )
         self._front, self.replay = ENDED, None
 
     def abandon(self, reason: str, status: int = 0) -> None:

@@ -24,6 +24,7 @@ from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
 from gateway.protocol.engine_load import Load, Readiness
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
@@ -116,6 +117,18 @@ class RouteTarget:
         if traits.has_dialects and spec.always_stream and call.api is not LlmApi.EMBEDDINGS:
             return False
         return traits.takes_binary_tensors
+
+    def client_error(self, error: GatewayError, endpoint: str = "") -> GatewayError:
+        """An error as clients get it: with the route, the engine and the endpoint, or without any name."""
+        spec = self.spec
+        if not self.reply_fields:
+            return error.without_names(spec.engine)
+        where = f", endpoint {endpoint}" if endpoint else ""
+        return error.at(f" (route '{spec.route}', engine '{spec.engine}'{where})")
+
+    def nameless(self, error: GatewayError) -> GatewayError:
+        """The same error, without names where clients get none."""
+        return error if self.reply_fields else error.without_names(self.spec.engine)
 
     @property
     def origin(self) -> RouteTarget:

@@ -249,7 +249,7 @@ class _Exchange(ReplySink):
             owner.fail(error.message, error.code, self._names)
         except GatewayError as error:
             plane.metrics.unrouted.count_error(error.kind.value)
-            owner.fail(error.message, error.status.grpc, self._names)
+            owner.fail(route_target.nameless(error).message, error.status.grpc, self._names)
         except Exception:
             _log.exception("cannot convert a message for %s", route_target)
             owner.fail("the gateway failed to ask the engine; its log says why", INTERNAL, self._names)

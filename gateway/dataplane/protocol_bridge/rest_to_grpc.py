@@ -246,7 +246,7 @@ class RestToGrpcHandler(Handler):
     def _refuse(self, error: GatewayError) -> None:
         if not self._reply.is_over:
             self._count(error.kind.value, error.status.http)
-            self._reply.refuse(error, {})
+            self._reply.refuse(self._route_target.nameless(error), {})
 
     def _count(self, reason: str, status: int) -> None:
         """Count and log; `reason` is empty where the engine has refused, `status` is 0 where the client is gone."""

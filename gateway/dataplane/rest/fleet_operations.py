@@ -83,6 +83,7 @@ class FleetOperation(LocalHandler):
         super().__init__(client, request)
         self._pieces: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
+        self._names_engines = client.plane.settings.name_decision
 
     def body_received(self, data: bytes, ended: bool) -> None:
         self._pieces.append(data)
@@ -149,7 +150,8 @@ class FleetOperation(LocalHandler):
         return AggregatedReply(status, content_type="text/plain")
 
     async def _models(self, body: bytes) -> AggregatedReply:
-        return AggregatedReply(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
+        answer = list_models if self._plan.call.model is None else one_model
+        return AggregatedReply(200, await answer(self._plan, self._names_engines))
 
     async def _ready(self, body: bytes) -> AggregatedReply:
         plane = self._client.plane
@@ -198,14 +200,14 @@ class FleetOperation(LocalHandler):
     # Sent to all, and done only when all have done it
 
     async def _control_model(self, body: bytes) -> AggregatedReply:
-        return _agreed(await self._query(self._where_the_model_is(), body))
+        return _agreed(await self._query(self._where_the_model_is(), body), self._names_engines)
 
     async def _settings(self, body: bytes) -> AggregatedReply:
         """Trace and log settings: one server's are read, all servers' are written."""
         of_model = self._plan.call.operation is Operation.MODEL_TRACE
         questions = self._where_the_model_is() if of_model else self._everywhere()
         if self._plan.head.method == "POST":
-            return _agreed(await self._query(questions, body))
+            return _agreed(await self._query(questions, body), self._names_engines)
         answers = await self._query_available(questions, body)
         return _passed_on(answers[0])
 
@@ -232,7 +234,7 @@ class FleetOperation(LocalHandler):
         if path.action == "status":
             reply = _merged(await self._query_available(at_engines, body), merge_regions, list)
         else:
-            reply = _agreed(await self._query(at_engines, body))
+            reply = _agreed(await self._query(at_engines, body), self._names_engines)
         return reply._replace(body=without_code(reply.body, code))
 
     @property
@@ -271,9 +273,9 @@ class FleetOperation(LocalHandler):
         statuses = await self._query(_at(questions, path.target("", "status")), b"", "GET")
         for question, status in zip(questions, statuses, strict=True):
             if not isinstance(status, HttpReply) or not status.is_good:
-                return _agreed([status])
+                return _agreed([status], self._names_engines)
             ends += [(*question[:2], path.target(quote(name, safe=safe))) for name in own.names_at_engine(status.body)]
-        reply = _agreed(await self._query(ends, b"")) if ends else AggregatedReply(200)
+        reply = _agreed(await self._query(ends, b""), self._names_engines) if ends else AggregatedReply(200)
         return reply if reply.status != 200 else reply._replace(body=b"")
 
     # Queries
@@ -316,8 +318,9 @@ class FleetOperation(LocalHandler):
         try:
             return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout, by_grpc=by_grpc)
         except GatewayError as error:
-            where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
-            return GatewayError(error.kind, where)
+            if not self._names_engines:
+                return error.without_names(engine.name)
+            return error.at(f" (engine '{engine.name}', endpoint {endpoint.url})")
 
     def _fields_for(self, engine: Engine) -> list[Field]:
         """The client's fields as the engine gets them: those of a request that passes, but for those of its body; then
@@ -387,7 +390,7 @@ def _json_of(answer: HttpReply) -> Any:
         return None
 
 
-def _agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
+def _agreed(answers: list[HttpReply | GatewayError], names_engines: bool) -> AggregatedReply:
     """Success where all succeeded, else the first failure, and how many succeeded."""
     failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
     if not failures:
@@ -398,7 +401,8 @@ def _agreed(answers: list[HttpReply | GatewayError]) -> AggregatedReply:
     done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
     if isinstance(failure, GatewayError):
         raise GatewayError(failure.kind, failure.message + done)
-    text = f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})"
+    where = f" (endpoint {failure.endpoint.url}{done})" if names_engines else done
+    text = _error_text(failure) + where
     return AggregatedReply(failure.status, error_json(text), _code_of(failure))
 
 

@@ -20,11 +20,12 @@ from gateway.upstream.probe import read_models
 _OPERATIONS = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
 _SINCE = int(time())
 _TIMEOUT_SECONDS = 5.0
+_DEFAULT_OWNER = "pointsman"  # who owns the models where clients are told of no engine
 # Rules may name many thousands: other requests go on between.
 _NAMES_AT_A_TIME = 32
 
 
-async def list_models(plan: PreparedHead) -> bytes:
+async def list_models(plan: PreparedHead, names_engines: bool) -> bytes:
     """All models, in OpenAI's list: those that rules name outright, and those that engines say they serve, where the
     rules send these names to them."""
     snapshot = plan.snapshot
@@ -40,11 +41,11 @@ async def list_models(plan: PreparedHead) -> bytes:
         for name in served:
             if name not in found and any(_keeps(target, engine, name) for target in _targets(plan, name)):
                 found[name] = engine.name
-    cards = [_card(name, owner) for name, owner in sorted(found.items())]
+    cards = [_card(name, owner if names_engines else _DEFAULT_OWNER) for name, owner in sorted(found.items())]
     return orjson.dumps({"object": "list", "data": cards})
 
 
-async def one_model(plan: PreparedHead) -> bytes:
+async def one_model(plan: PreparedHead, names_engines: bool) -> bytes:
     """One of them.
 
     Raises: GatewayError(NOT_FOUND).
@@ -53,11 +54,11 @@ async def one_model(plan: PreparedHead) -> bytes:
     targets = _targets(plan, name)
     if targets:
         if name in plan.snapshot.table.exact_models:
-            return orjson.dumps(_card(name, targets[0].engine))
+            return orjson.dumps(_card(name, targets[0].engine if names_engines else _DEFAULT_OWNER))
         for target in targets:
             engine = plan.snapshot.engines[target.engine]
             if _keeps(target, engine, name) and name in await _served(engine):
-                return orjson.dumps(_card(name, engine.name))
+                return orjson.dumps(_card(name, engine.name if names_engines else _DEFAULT_OWNER))
     raise GatewayError(ErrorKind.NOT_FOUND, f"The model '{name}' does not exist")
 
 

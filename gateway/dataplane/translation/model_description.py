@@ -283,7 +283,7 @@ class ModelDescriptionHandler(LocalHandler):
         try:
             found = await describe(route_target, route_target.spec.model or name, call.version or "")
         except GatewayError as error:
-            self._refuse(error, route_target.reply_fields)
+            self._refuse(route_target.nameless(error), route_target.reply_fields)
             return
         if call.operation is Operation.MODEL_READY:
             self._respond(200 if found.is_ready else 400, b"", route_target.reply_fields, "text/plain")

@@ -33,4 +33,4 @@ class TokenEstimateHandler(LocalHandler):
             body = document(self._request, b"".join(self._pieces), self._client.plane.settings.limits)
             self._respond(200, estimated_count(read_count_request(body)), fields)
         except GatewayError as error:
-            self._refuse(error, fields)
+            self._refuse(self._route_target.nameless(error), fields)

@@ -358,7 +358,7 @@ class TranslatingHandler(Handler, ReplySink):
     def _reported(self, error: Exception) -> GatewayError:
         """The error as the client gets it: one that is none of the gateway's is logged."""
         if isinstance(error, GatewayError):
-            return error
+            return self._route_target.nameless(error)
         _log.error("cannot translate %s", self._request.plan, exc_info=error)
         return GatewayError(ErrorKind.INTERNAL, "the gateway failed to translate; its log says why")
 
