@@ -232,7 +232,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "answered 503.",
             _SIZE,
         ),
-        "max_connection_buffered_bytes": ("The same for one client connection.", _SIZE),
+        "max_connection_bytes": ("The same for one client connection.", _SIZE),
         "window_bytes": ("Flow-control window of each HTTP/2 stream; at least 64KiB.", _SIZE),
         "retry_body_bytes": ("Longest body that is buffered for a retry.", _SIZE),
         "header_timeout": ("Longest time for a request's head to arrive.", _DURATION),
@@ -246,6 +246,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "max_streams": ("Concurrent gRPC calls per connection.", {"min": 1}),
         "max_resets": ("gRPC calls that one connection may reset in a burst.", {"min": 1}),
         "max_connections": ("Client connections per worker; 0: no limit.", {"min": 0}),
+        "min_rate": (
+            "Bytes a second at which a client must send a body and read a reply, on average, after the first 15 s; "
+            "0: any.",
+            _SIZE,
+        ),
     },
 }
 

@@ -37,7 +37,7 @@ class Limits:
     # What a worker, and one client connection, may hold of requests that must be whole before they go on: above it the
     # largest is shed.
     max_buffered_bytes: int = 256 * 1024 * 1024
-    max_connection_buffered_bytes: int = 128 * 1024 * 1024
+    max_connection_bytes: int = 128 * 1024 * 1024
     window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is consumed
     retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
@@ -48,7 +48,10 @@ class Limits:
     half_close_timeout: float = 1.0
     max_streams: int = 1000  # gRPC calls at the same time on one connection; more are refused, and may be tried again
     max_resets: int = 2000  # gRPC calls that one connection may break off in a burst, a twentieth of it each second
-    max_connections: int = 0  # client connections per worker (0: as many as the system allows)
+    max_connections: int = 10_000  # client connections per worker (0: as many as the system allows)
+    # Bytes a second that a request's body comes at, and that a reply is read at, at the least, on average: 408, or the
+    # connection ends (0: any).
+    min_rate: int = 240
 
     def most_inflated(self, size: int) -> int:
         """How long a compressed body of this size may be once it is inflated."""

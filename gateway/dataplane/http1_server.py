@@ -49,6 +49,10 @@ _REJECTIONS = {
         ErrorKind.REQUEST_TIMEOUT,
         "no more of the request's body came for {limits.body_timeout:g} s",
     ),
+    Rejection.BODY_TOO_SLOW: (
+        ErrorKind.REQUEST_TIMEOUT,
+        "the request's body comes slower than {limits.min_rate} bytes a second (--min-rate)",
+    ),
 }
 
 
@@ -191,6 +195,9 @@ class Http1ServerConnection(Http1Server):
         if owed is Owed.HEAD:
             return limits.header_timeout
         return limits.idle_timeout if owed in (Owed.FIRST_HEAD, Owed.NEXT_HEAD) else limits.body_timeout
+
+    def _least_rate(self) -> int:
+        return self.plane.settings.limits.min_rate
 
     # Called by handlers
 

@@ -11,7 +11,8 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
-from gateway.net.sockets import has_hung_up
+from gateway.net.sockets import TURN_BYTES, has_hung_up, unacknowledged_bytes
+from gateway.net.transfer_rate import TransferRate
 from gateway.wire.http1.body import BodyReader
 from gateway.wire.http1.head import HEAD_END
 
@@ -59,6 +60,7 @@ class Rejection(Enum):
     MALFORMED = "malformed"
     HEAD_TIMEOUT = "head timeout"
     BODY_TIMEOUT = "body timeout"
+    BODY_TOO_SLOW = "body too slow"
 
 
 _REJECTION_OF_TIMEOUT = {Owed.HEAD: Rejection.HEAD_TIMEOUT, Owed.BODY: Rejection.BODY_TIMEOUT}
@@ -85,6 +87,7 @@ class Http1Server(asyncio.Protocol):
         "_num_requests",
         "_owed",
         "_owed_since",
+        "_rate",
         "_state",
         "_transport",
         "is_paused",
@@ -110,11 +113,14 @@ class Http1Server(asyncio.Protocol):
         self._num_requests = self._num_reads = 0  # heads; pieces of bodies
         self._owed: tuple[Owed, int] | None = None  # at the last sweep: what, and a figure that grows with progress
         self._owed_since = 0.0
+        self._rate: TransferRate | None = None  # of the body that comes, or the reply that is read
         self._lingers_until = 0.0
 
     # Called by the event loop
 
     def data_received(self, data: bytes) -> None:
+        if len(data) >= TURN_BYTES:
+            self._yield_turn()
         state = self._state
         if state is _HEAD and not self.is_paused:
             self._read_head(self._buffer + data if self._buffer else data)
@@ -126,6 +132,16 @@ class Http1Server(asyncio.Protocol):
             self._buffer += data
             if len(self._buffer) > self._max_head_bytes:
                 self._set_reading(False)
+
+    def _yield_turn(self) -> None:
+        """Let others have a turn: the transport reads a socket until it is empty."""
+        if self._is_reading and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._is_reading and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -273,6 +289,34 @@ class Http1Server(asyncio.Protocol):
                 self._time_out(owed[0])
         if self._state is _LINGER and now > self._lingers_until:
             self._transport.abort()
+        elif owed is not None and owed[0] in (Owed.BODY, Owed.READ):
+            self._check_rate(owed, now)
+        else:
+            self._rate = None
+
+    def _least_rate(self) -> int:
+        """The bytes a second that a client must send or read; 0: any."""
+        return 0
+
+    def _check_rate(self, owed: tuple[Owed, int], now: float) -> None:
+        what = owed[0]
+        subject: object = what
+        if what is Owed.BODY:
+            subject, left = self._body, -self._body.num_bytes
+        else:
+            waiting = unacknowledged_bytes(self._transport)
+            if waiting is None:
+                return
+            left = owed[1] + waiting
+        rate = self._rate
+        if rate is None or rate.subject is not subject or self._expects_continue:
+            self._rate = TransferRate(subject, left, now)
+        elif rate.is_below(self._least_rate(), left, now):
+            self._rate = None
+            if what is Owed.BODY:
+                self._reject(Rejection.BODY_TOO_SLOW)
+            else:
+                self._transport.abort()
 
     def _find_owed(self) -> tuple[Owed, int] | None:
         state, transport = self._state, self._transport

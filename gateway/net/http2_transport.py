@@ -7,7 +7,7 @@ from time import monotonic
 from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from gateway.net.sockets import has_hung_up
+from gateway.net.sockets import TURN_BYTES, has_hung_up
 from gateway.wire.http2.connection import Http2Connection, Opening
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block
@@ -114,6 +114,18 @@ class Http2Transport(asyncio.Protocol):
             reads.ended_at = monotonic()
         if self.http2.failed is not None:
             self.close()
+        elif len(data) >= TURN_BYTES:
+            self._yield_turn()
+
+    def _yield_turn(self) -> None:
+        """Let others have a turn: the transport reads a socket until it is empty."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self.http2.is_blocked = True

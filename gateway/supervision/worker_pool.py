@@ -217,7 +217,11 @@ class WorkerPool:
         for worker in self._workers:
             since = self._unanswered_since.setdefault(worker, now)
             if limit and now - since > limit and self._is_serving(worker):
-                _log.error("worker %d has not answered for %g s: it hangs, and is killed", worker.pid, now - since)
+                _log.error(
+                    "worker %d has not answered for %g s: it hangs, and is killed; its last line names the request",
+                    worker.pid,
+                    now - since,
+                )
                 worker.kill()
 
     def _is_serving(self, worker: ChildProcess) -> bool:

@@ -33,10 +33,13 @@ from gateway.observability.audit_record import AuditRecord
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import BoundedRedis
+from gateway.worker.stall_watch import StallWatch
 
 _log = logging.getLogger("gateway.worker")
 
 _BACKLOG = 4096
+# A third of it is how long a worker stands before it reports its request, where nobody ends it for that.
+_HANG_SECONDS = 30.0
 # Longer than the half second for which the control process waits for other workers.
 _FEEDBACK_SECONDS = 1.0
 # Longer than the five seconds for which it waits for workers that are busy.
@@ -59,6 +62,7 @@ class Worker(ControlledProcess):
         self._servers: list[asyncio.Server] = []
         self._ratings: dict[int, asyncio.Future[bool]] = {}  # passed to other workers, by token
         self._last_token = 0
+        self._stall_watch: StallWatch | None = None
 
     async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
         with collector_paused():
@@ -83,6 +87,8 @@ class Worker(ControlledProcess):
             await store.open()
             events.start()
         self.plane = plane
+        self._stall_watch = StallWatch(plane, (start.settings.hang_timeout or _HANG_SECONDS) / 3)
+        self._stall_watch.start()
         # What is loaded by now stays loaded: exempt it from every later collection.
         gc.collect()
         gc.freeze()
@@ -164,6 +170,8 @@ class Worker(ControlledProcess):
             return
         for server in self._servers:
             server.close()
+        if self._stall_watch is not None:
+            self._stall_watch.stop()
         plane.drain()
         deadline = asyncio.get_running_loop().time() + plane.settings.drain_timeout
         while plane.connections and asyncio.get_running_loop().time() < deadline:

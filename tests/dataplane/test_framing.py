@@ -209,7 +209,7 @@ def test_an_early_answer_ends_the_upload(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             client = await it.client()
             await client.send(
-                b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + bytes(10_000)
+                b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n" + bytes(10_000)
             )
             reply = await client.reply()
             assert (reply.status, reply.body) == (400, b"no!")

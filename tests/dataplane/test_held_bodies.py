@@ -17,7 +17,7 @@ RESOURCE_EXHAUSTED = 8
 BEGINNING = struct.pack("!BI", 0, 60 * MB) + b"\x0a\x01m" + bytes(128 * 1024)
 
 
-@pytest.mark.parametrize("bound", ["max_buffered_bytes", "max_connection_buffered_bytes"])
+@pytest.mark.parametrize("bound", ["max_buffered_bytes", "max_connection_bytes"])
 @pytest.mark.parametrize("path", [UNARY, STREAM])
 def test_grpc_messages_that_do_not_end_are_shed(path: str, bound: str, tmp_path: Path) -> None:
     """Many calls of one connection, each with a part of a long message: what is held stays within the bound, the

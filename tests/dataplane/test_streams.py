@@ -197,7 +197,7 @@ def test_a_client_that_leaves_during_its_upload(tmp_path: Path) -> None:
         await engine.start()
         async with stage(rules(engine), tmp_path) as it:
             client = await it.client()
-            await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc")
+            await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\nabc")
             await until(lambda: engine.num_open == 1)
             client.close()
             await until(lambda: engine.num_open == 0)

@@ -102,7 +102,7 @@ class DataPlane:
         self.tap = Tap(self.loop, captures)
         self.connections: set[Connection] = set()
         limits = settings.limits
-        self.held = HeldBodies(limits.max_buffered_bytes, limits.max_connection_buffered_bytes)
+        self.held = HeldBodies(limits.max_buffered_bytes, limits.max_connection_bytes)
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
@@ -134,6 +134,7 @@ class DataPlane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._use(run_now(self._compile(rules, number, None)))
         self.new_request_id: Callable[[], bytes] = random_ids().__next__
+        self.swept_at = monotonic()  # the last time
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
@@ -312,7 +313,7 @@ class DataPlane:
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it
-        now = monotonic()
+        now = self.swept_at = monotonic()
         for connection in list(self.connections):
             connection.sweep(now)
         self._start(self._sweep_endpoints(now))

@@ -31,6 +31,10 @@ class HeldBodies:
         self.total = 0
         self.num_shed = 0
 
+    @property
+    def num_held(self) -> int:
+        return len(self._held)
+
     def hold(self, holder: Holder, size: int, connection: object) -> None:
         """`holder` holds so many bytes by now; it may be cancelled for that."""
         self._add(holder, size, connection)
@@ -39,7 +43,7 @@ class HeldBodies:
         elif self._of_connections[connection] > self._most_of_connection:
             own = {each: held for each, held in self._held.items() if held.connection is connection}
             most = self._most_of_connection
-            self._shed(own, f"{most} bytes of unfinished requests for a connection (--max-connection-buffered-bytes)")
+            self._shed(own, f"{most} bytes of unfinished requests for a connection (--max-connection-bytes)")
 
     def release(self, holder: Holder) -> None:
         """`holder` holds nothing any more."""

@@ -82,6 +82,12 @@ def send_status(
         stream.send_headers(CachedHeaders(OPENING + fields + named), request_id_literal(request_id), ended=True)
 
 
+def fell_behind(min_rate: int) -> GatewayError:
+    """The client sends a message too slowly."""
+    what = f"the request's message comes slower than {min_rate} bytes a second (--min-rate)"
+    return GatewayError(ErrorKind.REQUEST_TIMEOUT, what)
+
+
 def fell_silent(limit: float) -> GatewayError:
     """The client has sent nothing for `limit` seconds, in the middle of a message."""
     return GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the request's message came for {limit:g} s")

@@ -18,6 +18,8 @@ from gateway.protocol.infer_message_head import Names, read_names
 from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
 
+# Messages that are handed on before others have a turn.
+_MESSAGES_A_TURN = 256
 # Of most streams. Never changed.
 _NOTHING: deque[tuple[bool, bytes]] = deque()
 
@@ -112,7 +114,12 @@ class StreamRequests:
         self._go_on()
 
     def _go_on(self) -> None:
+        num_left = _MESSAGES_A_TURN
         while self._queue and self._lookup is None:
+            num_left -= 1
+            if not num_left:
+                self._lookup = asyncio.get_running_loop().create_task(self._yield_turn())
+                return
             is_compressed, message = self._queue[0]
             plain = message
             if is_compressed:
@@ -145,6 +152,12 @@ class StreamRequests:
             self._know(names)
         else:
             self._lookup = asyncio.get_running_loop().create_task(self._query(names, target))
+
+    async def _yield_turn(self) -> None:
+        """Let other connections have a turn."""
+        await asyncio.sleep(0)
+        self._lookup = None
+        self._taker_goes_on()
 
     async def _look_up_session(self) -> None:
         await self._router.look_up()

@@ -10,7 +10,8 @@ from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.prepared_head import undecided
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
-from gateway.dataplane.grpc.reply_headers import fell_silent
+from gateway.dataplane.grpc.reply_headers import fell_behind, fell_silent
+from gateway.net.transfer_rate import is_too_slow
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Undecided
@@ -88,8 +89,15 @@ class UnaryCall(CallHandler):
         """Fail where the client has fallen silent in the middle of its message."""
         limit = self.client.plane.settings.limits.body_timeout
         is_due = not self._is_over and (self._message is None or not self._message.is_complete)
-        if is_due and not self._is_looking_up and now - self._active_at > limit:
+        if not is_due or self._is_looking_up:
+            return
+        if now - self._active_at > limit:
             self._fail(fell_silent(limit))
+            return
+        size = self._message.size if self._message is not None else 0
+        min_rate = self.client.plane.settings.limits.min_rate
+        if size and is_too_slow(min_rate, size, now - self.started_at):
+            self._fail(fell_behind(min_rate))
 
     def progress(self) -> Progress | None:
         if self._is_over:

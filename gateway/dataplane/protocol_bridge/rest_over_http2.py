@@ -14,6 +14,7 @@ from gateway.dataplane.context.local_replies import body_too_long, error_event, 
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
 from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
+from gateway.net.transfer_rate import TransferRate
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi
 from gateway.wire.http1.head import Field
@@ -40,6 +41,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         "_id",
         "_is_body_paused",
         "_owed",
+        "_rate",
         "_rest",
         "_size",
         "_stream",
@@ -58,6 +60,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._id: bytes | None = None
         self._size = 0
         self._owed = 0
+        self._rate: TransferRate | None = None
         self._streams_events = False
         self._is_body_paused = False
         self._has_ended = stream.peer_state is ENDED
@@ -121,9 +124,17 @@ class RestOverHttp2(CallHandler, ReplySink):
                 self._client.call_ended(self._stream)
             return
         handler.sweep(now)
-        if not self._has_ended and not self._is_body_paused and is_late:
-            limit = self._client.plane.settings.limits.body_timeout
-            what = f"no more of the request's body came for {limit:g} s"
+        if self._has_ended or self._is_body_paused:
+            self._rate = None
+            return
+        limits, what = self._client.plane.settings.limits, ""
+        if is_late:
+            what = f"no more of the request's body came for {limits.body_timeout:g} s"
+        elif self._rate is None:
+            self._rate = TransferRate(self, -self._size, now)
+        elif self._rate.is_below(limits.min_rate, -self._size, now):
+            what = f"the request's body comes slower than {limits.min_rate} bytes a second (--min-rate)"
+        if what:
             self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
 
     def progress(self) -> Progress | None:

@@ -116,9 +116,21 @@ class Exchange(UpstreamHandler):
             return
         self._body.add(data, ended)
         if not attempts.is_started:
-            attempts.start(attempts.started_at)
+            if ended or not self._waits_for_body():
+                attempts.start(attempts.started_at)
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on
+
+    def _waits_for_body(self) -> bool:
+        """Whether a short body is held until it is whole: clients that send slowly hold no engine's connections. A
+        client that waits for leave to send gets it once there is a connection."""
+        length, client = self._request.length, self._client
+        if length is None or self._body.size >= length > 0 or self._plan.head.expects_continue:
+            return False
+        if length > client.plane.settings.limits.retry_body_bytes:
+            return False
+        client.hold_body()
+        return True
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         was_open, noticed_at = self.attempts.is_open, monotonic()

@@ -226,7 +226,7 @@ def test_the_end_of_a_body_comes_late(tmp_path: Path) -> None:
     async def whole() -> None:
         engine = Engine(refuses, reads_bodies=False)
         await engine.start()
-        async with grpc_stage(grpc_rules(engine), tmp_path) as it:
+        async with grpc_stage(grpc_rules(engine), tmp_path, limits={"retry_body_bytes": 1}) as it:
             client = await it.grpc()
             for sent, rest in [(b"{}", b""), (b"{", b"}")]:
                 call = client.request("POST", "/v2/models/m/infer", ("content-length", "2"))
