@@ -77,6 +77,7 @@ class Worker(ControlledProcess):
         plane.feedback.by_control = self._pass_rating
         plane.on_audited = self._pass_audit
         plane.by_control_memory = self._share_memory
+        plane.held.on_fall = return_memory
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
         loop = asyncio.get_running_loop()
         self._servers = [
@@ -229,6 +230,12 @@ def retain_buffers() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _BUFFER_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _BUFFER_BYTES)
+
+
+def return_memory() -> None:
+    """Have the allocator give back what is free, in a thread: that takes long, and needs no interpreter lock."""
+    with suppress(OSError, AttributeError):
+        asyncio.get_running_loop().run_in_executor(None, ctypes.CDLL(None).malloc_trim, 0)
 
 
 def listeners(start: messages.Start) -> list[socket.socket]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dataplane.context.held_bodies import HeldBodies
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import STREAM, UNARY, GrpcEngine
 from tests.dataplane.grpc.stage import grpc_rules, grpc_stage, request
@@ -105,3 +107,41 @@ def test_a_message_in_pieces_that_ends_is_answered(tmp_path: Path) -> None:
         await engine.stop()
 
     run(scene())
+
+
+class Holding:
+    """A request that is held."""
+
+    def __init__(self) -> None:
+        self.errors: list[GatewayError] = []
+
+    def cancel(self, error: GatewayError) -> None:
+        self.errors.append(error)
+
+
+def test_the_largest_is_shed_first() -> None:
+    """Of a worker's requests the largest, of a connection's that connection's largest; what is shed counts no more."""
+    held = HeldBodies(100, 60)
+    first, second, third = Holding(), Holding(), Holding()
+    held.hold(first, 50, "a")
+    held.hold(second, 20, "a")
+    assert [error.kind for error in first.errors] == [ErrorKind.OUT_OF_BUFFERS] and held.total == 20
+    held.hold(first, 55, "b")
+    held.hold(third, 30, "c")
+    assert len(first.errors) == 2 and not second.errors and not third.errors and held.total == 50
+    for holder in (second, third, first):
+        held.release(holder)
+    assert (held.total, held.num_held, held.num_shed) == (0, 0, 2)
+
+
+def test_memory_is_given_back_once_much_is_free() -> None:
+    """What was held is returned to the system when three quarters of much are free, and not at each request's end."""
+    held, returned = HeldBodies(1 << 40, 1 << 40), []
+    held.on_fall = lambda: returned.append(held.total)
+    holders = [Holding() for _ in range(8)]
+    for size in (MB, 8 * MB):
+        for holder in holders:
+            held.hold(holder, size, "a")
+        for holder in holders:
+            held.release(holder)
+        assert returned == ([] if size == MB else [16 * MB])

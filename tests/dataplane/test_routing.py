@@ -81,13 +81,13 @@ def test_rules_on_tensors(tmp_path: Path) -> None:
 
 
 def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
-    """A rule on tensors decides once the JSON has arrived: the engine gets the request while the binary tensor is still
-    arriving."""
+    """A rule on tensors decides once the JSON has arrived: the engine gets a request that is not held while the binary tensor
+    is still arriving."""
     binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
 
     async def scene() -> None:
         made = await engines("images", "rest")
-        async with stage(declare(made, BY_TENSOR), tmp_path) as it:
+        async with stage(declare(made, BY_TENSOR), tmp_path, limits={"retry_body_bytes": 1}) as it:
             client = await it.client()
             whole = post(INFER, binary + b"abcd", f"Inference-Header-Content-Length: {len(binary)}")
             await client.send(whole[:-4])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+
+# From here on, memory that falls free is given back to the system.
+_MUCH_BYTES = 32 * 1024 * 1024
 
 
 class Holder(Protocol):
@@ -30,6 +34,8 @@ class HeldBodies:
         self._of_connections: dict[object, int] = {}
         self.total = 0
         self.num_shed = 0
+        self._peak = 0
+        self.on_fall: Callable[[], None] = lambda: None  # much of what was held is free
 
     @property
     def num_held(self) -> int:
@@ -56,6 +62,9 @@ class HeldBodies:
             self._of_connections[held.connection] = left
         else:
             del self._of_connections[held.connection]
+        if self._peak >= _MUCH_BYTES and self.total <= self._peak // 4:
+            self._peak = self.total
+            self.on_fall()
 
     def _add(self, holder: Holder, size: int, connection: object) -> None:
         before = self._held.get(holder)
@@ -63,6 +72,7 @@ class HeldBodies:
         self._held[holder] = _Held(size, connection)
         self._of_connections[connection] = self._of_connections.get(connection, 0) + more
         self.total += more
+        self._peak = max(self._peak, self.total)
 
     def _shed(self, held: dict[Holder, _Held], bound: str) -> None:
         largest = max(held, key=lambda holder: held[holder].size)
