@@ -185,7 +185,7 @@ def test_new_rules_meet_new_requests(tmp_path: Path) -> None:
             client = await it.client()
             assert (await client.ask(post())).headers["x-pointsman-engine"] == "a"
             await client.send(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{".encode())
-            await until(lambda: it.endpoints()[0].in_flight == 1)
+            await until(lambda: it.plane.held.num_held)
             it.plane.use_rules(load(declare({"a": made["a"], "b": made["b"]}, routes % "b"), tmp_path), 2)
             assert (await client.ask(b"}")).headers["x-pointsman-engine"] == "a"
             assert (await client.ask(post())).headers["x-pointsman-engine"] == "b"
@@ -210,7 +210,7 @@ def test_draining(tmp_path: Path) -> None:
             idle, busy = await it.client(), await it.client()
             assert (await idle.ask(post())).status == 200
             await busy.send(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{".encode())
-            await until(lambda: it.endpoints()[0].in_flight == 1)
+            await until(lambda: it.plane.held.num_held)
             it.plane.drain()
             assert await idle.at_end()
             reply = await busy.ask(b"}")
