@@ -81,8 +81,8 @@ def test_rules_on_tensors(tmp_path: Path) -> None:
 
 
 def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
-    """A rule on tensors decides once the JSON has arrived: the engine gets a request that is not held while the binary tensor
-    is still arriving."""
+    """A rule on tensors decides once the JSON has arrived: the engine gets a request that is not held while the binary
+    tensor is still arriving."""
     binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
 
     async def scene() -> None:
