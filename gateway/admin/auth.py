@@ -44,6 +44,7 @@ _OPEN_LOCALLY = {_METRICS, _SIGN_IN}
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 # Rule files are the longest bodies.
 _MAX_BODY_BYTES = 32 * 1024 * 1024
+_MAX_ANONYMOUS_BODY_BYTES = 4096  # a token
 _BEARER = HTTPBearer(
     auto_error=False,
     scheme_name="key",
@@ -237,19 +238,20 @@ class AuthMiddleware:
             await reply(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, _bounded(receive), send)
+        await self._app(scope, _bounded(receive, caller), send)
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bounded(receive: Receive, caller: Caller | None) -> Receive:
     """Refuse a body that is too long while it is read."""
+    longest = _MAX_BODY_BYTES if caller is not None else _MAX_ANONYMOUS_BODY_BYTES
     size = 0
 
     async def received() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > _MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is longer than {_MAX_BODY_BYTES} bytes")
+        if size > longest:
+            raise HTTPException(413, f"the body is longer than {longest} bytes")
         return message
 
     return received

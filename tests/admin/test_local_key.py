@@ -151,6 +151,13 @@ def _drain(terminal: int) -> None:
             pass
 
 
+def test_a_sign_in_costs_little() -> None:
+    """Without a key a body of a few kilobytes is all that is read."""
+    client = TestClient(make_app(State(), ACCESS), NO_KEY)
+    answer = client.post("/sign-in", content=b'{"token": "' + b"x" * 5000 + b'"}')
+    assert (answer.status_code, "longer than 4096 bytes" in answer.text) == (413, True)
+
+
 def test_guesses_push_nothing_out_of_the_audit(tmp_path: Path) -> None:
     """A sign-in with a wrong token is no entry, a right one is."""
     client = TestClient(make_app(State(), ACCESS, AuditFile(tmp_path)), NO_KEY)
