@@ -155,6 +155,7 @@ def admin_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> AdminServer
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         access_log=False,
+        proxy_headers=False,  # uvicorn would believe x-forwarded-for of everybody on this host
         log_level="warning",
         log_config=None,
         lifespan="off",

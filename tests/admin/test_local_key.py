@@ -74,6 +74,16 @@ def test_an_admin_key_reads_nothing_of_the_host(gateway: GatewayProcess, tmp_pat
         assert "the secret" not in reply.text and os.environ["PATH"] not in reply.text
 
 
+def test_the_audit_has_the_address_of_the_connection(gateway: GatewayProcess) -> None:
+    """A caller cannot choose the address that the audit and the bound on wrong keys see, nor pass for the socket."""
+    for forged in ("192.0.2.1", "unix"):
+        fields = {"x-forwarded-for": forged, "x-forwarded-proto": "https"}
+        assert plain_http.get(f"{gateway.page_url}/engines", headers=fields).status_code == 401
+        url = f"{gateway.admin_url}/log-level"
+        assert plain_http.put(url, json={"level": "info"}, headers=fields).status_code == 200
+        assert plain_http.get(f"{gateway.admin_url}/audit?limit=1").json()["audit"][0]["peer"] == "127.0.0.1"
+
+
 def test_what_reveals_little_is_open_on_this_host(gateway: GatewayProcess) -> None:
     """Scrapers and health checks of this host need no key, as before."""
     for path in ("/metrics", "/healthz", "/"):
@@ -258,10 +268,3 @@ def test_a_key_of_a_keys_file_may_be_the_password_of_basic(tmp_path: Path) -> No
     client = TestClient(make_app(State(), Access(Keyring(tmp_path / "keys.yaml"))), f"http://vera:{key}@gateway:8002")
     assert client.get("/whoami").json() == {"name": "vera", "role": "viewer"}
     assert client.get("/whoami", headers={"origin": "http://evil.example"}).status_code == 403
-
-
-def test_only_the_socket_needs_no_key() -> None:
-    """No field of a request makes a TCP connection pass for the Unix socket."""
-    client = TestClient(make_app(State(), ACCESS), NO_KEY)
-    fields = {"x-forwarded-for": "unix", "x-forwarded-proto": "unix", "forwarded": "for=unix", "is_private": "true"}
-    assert client.get("/engines", headers=fields).status_code == 401
