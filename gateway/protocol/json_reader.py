@@ -36,8 +36,11 @@ def read_json(body: bytes) -> Any:
         if b"NaN" not in body and b"Inf" not in body:
             raise ValueError(str(error)) from None
         return _read_numbers(body)
+    num_keys = _count_keys(value)
+    if body.count(b":") == num_keys:  # usual where no text has one
+        return value
     num_ends = len(_KEY_ENDS.findall(body))
-    if num_ends != _count_keys(value) and not _is_written_alike(body, value, num_ends):
+    if num_ends != num_keys and not _is_written_alike(body, value, num_ends):
         return _parsed(body.decode())
     return value
 
@@ -76,14 +79,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _count_keys(value: Any) -> int:
     """The keys of a document; not those in lists that begin with something else than an object."""
-    count, left = 0, [value]
-    while left:
-        item = left.pop()
-        if type(item) is dict:
-            count += len(item)
-            left += [each for each in item.values() if type(each) is dict or type(each) is list]
-        elif type(item) is list and item and type(item[0]) is dict:
-            left += item
+    count, found = 0, [value] if type(value) is dict else []
+    for item in found:  # which grows meanwhile
+        count += len(item)
+        for each in item.values():
+            if type(each) is dict:
+                found.append(each)
+            elif type(each) is list and each and type(each[0]) is dict:
+                found += [member for member in each if type(member) is dict]
     return count
 
 
