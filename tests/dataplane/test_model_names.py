@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import uvicorn
@@ -188,12 +189,16 @@ def test_a_name_with_its_label(tmp_path: Path, protocol: str, name: str, options
         await denying.start()
         rules = RULES.format(engine=engine.url, denying=denying.url, protocol=protocol)
         for path in (f"/v2/models/{name}/infer", f"/v2/models/{name.replace('secret', 'free')}/infer"):
-            async with stage(rules + routes, tmp_path, **options) as it:
+            async with grpc_stage(rules + routes, tmp_path, **options) as it:
                 for _ in range(3):  # read, decided, cached
+                    await (await it.grpc()).ask(request(unquote(path.split("/")[3])))
                     found = await it.ask(post(path, INFER))
                     denied = found.headers["x-pointsman-route"] == "denied"
                     assert denied == ("secret" in path), found
-        assert {received.line.split(" ")[1] for received in denying.received} == {f"/v2/models/{name}/infer"}
+        assert {unquote(received.line.split(" ")[1]) for received in denying.received} == {
+            f"/v2/models/{unquote(name)}/infer"
+        }
+        assert len(denying.received) == 6
         async with stage(rules + exact + routes.removeprefix("routes:\n"), tmp_path, **options) as it:
             reply = await it.ask(post(f"/v2/models/{name}/infer", INFER))
             assert reply.headers["x-pointsman-route"] == "labelled"
