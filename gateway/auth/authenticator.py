@@ -8,12 +8,11 @@ from time import time
 from gateway.auth.api_keys import ApiKeys
 from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
 from gateway.auth.token_verifier import TokenVerifier
-from gateway.config.auth_specs import AuthSpec
+from gateway.config.auth_specs import CREDENTIAL_HEADERS, AuthSpec
 
 Field = tuple[bytes, bytes]
 
-# Where clients send what they are known by: OpenAI's and others, Anthropic's, Azure's.
-CREDENTIAL_FIELDS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+CREDENTIAL_FIELDS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 
 # Verified credentials that a worker remembers, of 300 bytes each.
 MAX_KNOWN = 10_000

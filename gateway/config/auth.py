@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.config.auth_specs import ApiKeySpec, AuthSpec, JwksSpec, JwtSpec, KeyFileSpec
+from gateway.config.auth_specs import CREDENTIAL_HEADERS, ApiKeySpec, AuthSpec, JwksSpec, JwtSpec, KeyFileSpec
 from gateway.config.specs import RulesSpec
 from gateway.protocol.jwks import read_key_set
 from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
@@ -82,6 +82,26 @@ def check_access(rules: RulesSpec, reading: Reading) -> None:
             key = "allow" if route.allow else "refuse"
             what = f"route {route.name!r} has {key!r}, and the rules have no 'auth': nobody would be known"
             reading.error(route.location, what)
+
+
+def check_credentials(rules: RulesSpec, reading: Reading) -> None:
+    """Authentication takes credentials out of requests: rules that go by such a header would never hold."""
+    if rules.auth is None:
+        return
+    for route in rules.routes:
+        for name in CREDENTIAL_HEADERS & route.match.header.keys():
+            assert route.location is not None
+            cure = "use 'match: {tenant: ...}', or 'allow: {key: ...}'"
+            what = f"route {route.name!r} matches header {name!r}, which 'auth' takes out of requests: {cure}"
+            reading.error(route.location, what)
+    for limit in rules.limits:
+        for name in CREDENTIAL_HEADERS:
+            if f"header:{name}" in limit.per:
+                assert limit.location is not None
+                what = (
+                    f"limit {limit.name!r} is per header {name!r}, which 'auth' takes out of requests: use 'per: key'"
+                )
+                reading.error(limit.location, what)
 
 
 def check_conversations(rules: RulesSpec, reading: Reading) -> None:

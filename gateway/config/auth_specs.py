@@ -17,6 +17,10 @@ from gateway.yaml.problems import Location
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
+# Where clients send what they are known by: OpenAI's and others, Anthropic's, Azure's.
+CREDENTIAL_HEADERS = frozenset({"authorization", "x-api-key", "api-key"})
+
+
 def key_hash(text: str) -> bytes:
     """A key's SHA-256. Secrets have 256 random bits, so a slow or salted hash would add nothing. Errors do not quote
     the text: it may be the key itself."""

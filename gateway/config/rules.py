@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.config.auth import check_access, check_conversations, read_auth
+from gateway.config.auth import check_access, check_conversations, check_credentials, read_auth
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.host_access import Environment, HostNames, may_name
@@ -217,6 +217,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
     check_sessions(rules, reading)
     check_access(rules, reading)
+    check_credentials(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

@@ -37,5 +37,7 @@ def find_used_fields(rules: RulesSpec) -> Steps[UsedFields]:
         yield
     units = [each.unit for each in rules.experiments.values()] + [each.unit for each in rules.layers.values()]
     unit_headers = {unit.removeprefix(_HEADER) for unit in units if unit.startswith(_HEADER)}
+    if rules.auth is not None and rules.identity.tenant_header in unit_headers:
+        headers.add(rules.identity.tenant_header)  # the verified caller's, which all requests of a head have
     parameters |= {unit.removeprefix(_PARAMETER) for unit in units if unit.startswith(_PARAMETER)}
     return UsedFields(frozenset(parameters), frozenset(headers | unit_headers), frozenset(unit_headers - headers))

@@ -133,6 +133,23 @@ def test_errors_of_access(tmp_path: Path, route: str, message: str) -> None:
     assert any(message in str(problem) for problem in load_rules([file]).errors), load_rules([file]).problems
 
 
+def test_rules_that_go_by_a_credential(tmp_path: Path) -> None:
+    """Credentials are taken out of requests: a rule that reads one would never hold, and others would take its
+    requests."""
+    text = RULES.replace("engine: it}", "engine: it, match: {header: {Authorization: x}}}")
+    limits = "limits: [{name: l, per: ['header:x-api-key'], concurrency: 1}]\n"
+    (tmp_path / "keys.yml").write_text("")
+    file = tmp_path / "rules.yaml"
+    file.write_text(f"{text}auth: {{keys: keys.yml}}\n{limits}")
+    found = [str(problem) for problem in load_rules([file]).errors]
+    assert any(
+        "route 'all' matches header 'authorization', which 'auth' takes out of requests" in each for each in found
+    )
+    assert any("limit 'l' is per header 'x-api-key'" in each and "use 'per: key'" in each for each in found)
+    file.write_text(text + limits)
+    assert not load_rules([file]).errors
+
+
 def test_proxies_are_networks(tmp_path: Path) -> None:
     """An address or a network of IPv4 or IPv6; anything else is named."""
     file = tmp_path / "rules.yaml"

@@ -41,8 +41,13 @@ routes:
     allow: [{{tenant: "a*"}}, {{tenant: zen}}]
     refuse: {{key: "{rotated}"}}
   - {{name: held, match: {{model: held}}, engine: chat, model: chat, session: {{history: engine}}}}
+  - {{name: split, match: {{model: split}}, experiment: by-tenant}}
   - {{name: limited, match: {{model: limited}}, engine: rest}}
   - {{name: others, engine: rest}}
+experiments:
+  by-tenant:
+    unit: "header:x-tenant"
+    arms: [{{name: a, engine: rest, weight: 1}}, {{name: b, engine: rest, model: m, weight: 1}}]
 limits:
   - {{name: few, routes: limited, per: [tenant, key], requests_per_second: 0.001, burst: 2}}
 """
@@ -400,3 +405,18 @@ def test_conversations_belong_to_the_verified_tenant(scene: Scene) -> None:
     assert of_acme == conversation(**bearer(scene.acme_new))
     assert of_acme != conversation(**bearer(scene.zen))
     assert of_acme != conversation(**bearer(scene.zen), **{"x-tenant": "acme"})
+
+
+def test_a_tenant_keeps_its_arm(scene: Scene) -> None:
+    """An experiment whose unit is the tenant's header goes by the verified tenant, whatever the client writes."""
+    arms = {
+        key: {
+            infer(scene.served, {**bearer(key), "x-tenant": str(at), "x-request-id": str(at)}, "split").headers[
+                "x-pointsman-arm"
+            ]
+            for at in range(12)
+        }
+        for key in (scene.acme, scene.acme_new, scene.zen)
+    }
+    assert len(arms[scene.acme]) == len(arms[scene.zen]) == 1
+    assert arms[scene.acme] == arms[scene.acme_new]
