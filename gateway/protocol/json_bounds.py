@@ -24,6 +24,8 @@ _HOLDERS = frozenset(
         *("tools", "functions", "tool_calls", "summary", "inputs", "outputs", "parameters", "metadata"),
     }
 )
+# Counted at a time, since too many are mostly found early.
+_WINDOW_BYTES = 256 * 1024
 _MAX_KEYS = 32  # of an object; more count as items
 _COUNTED = frozenset({dict, list, str})
 
@@ -49,10 +51,13 @@ class JsonBounds(NamedTuple):
         value."""
         if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
             return
-        count = num_numbers // 4 + sum(body.count(mark) * weight for mark, weight in _MARKS)
-        if count > self.values:
-            what = f"the body's JSON counts up to {count} values and keys; the gateway reads {self.values}"
-            raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
+        count = num_numbers // 4
+        for at in range(0, len(body), _WINDOW_BYTES):
+            end = at + _WINDOW_BYTES
+            count += sum(body.count(mark, at, end) * weight for mark, weight in _MARKS)
+            if count > self.values:
+                what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
+                raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
 
     def check_items(self, body: bytes) -> None:
         """The same for its items alone. The document, whose values are within bounds, is built for that only where it

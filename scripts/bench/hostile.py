@@ -176,9 +176,6 @@ async def serve(settings: Settings) -> tuple[DataPlane, int]:
 
 
 async def measure(shapes: list[Hostile], console: Console) -> list[Cost]:
-    gc.collect()
-    gc.freeze()
-    relax_collector()  # as in a worker
     plane, port = await serve(Settings(redis="off"))
     try:
         return [await cost_of(shape, port) for shape in track(shapes, "Shapes", console=console)]
@@ -201,6 +198,9 @@ def main(only: Annotated[str, typer.Option(help="Shapes whose names contain this
     """Print what each shape costs; the exit status is 1 where one is over the bounds."""
     console = Console()
     shapes = [shape for shape in SHAPES if only in shape.name]
+    gc.collect()
+    gc.freeze()
+    relax_collector()  # as in a worker
     costs = asyncio.run(measure(shapes, console))
     show(costs, console)
     over = sum(not cost.is_bounded for cost in costs)

@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 
 MOST_WIRE_BYTES = 1_000_000
 _BIG = 20_000_000  # what a careless reader inflates
@@ -122,6 +123,29 @@ def _of_json() -> Iterator[Hostile]:
         )
 
 
+def _within_the_ratio() -> Iterator[Hostile]:
+    """Documents of nearly 8 MB that compress no better than a hundred times."""
+    noise = Random(0).randbytes(125_000).hex().encode()
+    size = 7_500_000
+    pieces = {"objects": b"{},", "zeros": b"0,", "numbers": b"1.5,", "texts": b'"ab",', "members": b'{"":0},'}
+    for name, piece in pieces.items():
+        wide = lambda piece=piece: repeated(piece, size) + b'"' + noise + b'"'  # noqa: E731
+        yield Hostile(f"model twice, {name}, dense", lambda wide=wide: zipped(CHAT, doubled(wide())))
+        told = lambda wide=wide: zipped(INFER.format("told"), b'{"a":[%b]}' % wide())  # noqa: E731
+        yield Hostile(f"parameter rule, {name}, dense", told)
+        yield Hostile(
+            f"REST to gRPC, {name}, dense", lambda wide=wide: zipped(INFER.format("bridged"), infer(wide(), "BYTES"))
+        )
+        yield Hostile(
+            f"translated, {name}, dense", lambda wide=wide: zipped(CHAT, chat("text", more=b',"stop":[%b]' % wide()))
+        )
+    text = lambda: b'"' + repeated(b"Well, {this} is [it]: ", size) + noise + b'"'  # noqa: E731
+    yield Hostile("a text, translated, dense", lambda: zipped(CHAT, chat("text", more=b',"user":%b' % text())))
+    messages = lambda: repeated(_MESSAGE, size) + b'{"role":"user","content":"%b"}' % noise  # noqa: E731
+    yield Hostile("messages, history, dense", lambda: zipped(CHAT, chat("kept", messages()), "x-session-id: s"))
+    yield Hostile("messages, translated, dense", lambda: zipped(CHAT, chat("text", messages())))
+
+
 def _of_generations() -> Iterator[Hostile]:
     session = "x-session-id: s"
     for size, zips in ((6_000_000, True), (_BIG, True), (MOST_WIRE_BYTES - 2000, False)):
@@ -208,6 +232,7 @@ def _of_calls() -> Iterator[Hostile]:
 
 SHAPES = [
     *_of_json(),
+    *_within_the_ratio(),
     *_of_generations(),
     *_of_names(),
     *_of_coding(),

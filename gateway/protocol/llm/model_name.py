@@ -76,7 +76,7 @@ def find_model(body: bytes, bounds: JsonBounds = BOUNDS) -> ModelName | None:
     Raises: GatewayError(BODY_TOO_LARGE) where only the document would tell, and it has more values than `bounds` allow;
     (BAD_REQUEST) where a long body names it so that readers may differ.
     """
-    num_spellings = _count_spellings(body)
+    num_spellings = _count_spellings(body, bounds)
     if not num_spellings:
         return None
     at = body.rfind(_KEY)
@@ -88,8 +88,8 @@ def find_model(body: bytes, bounds: JsonBounds = BOUNDS) -> ModelName | None:
     return _read(body, at, num_spellings, bounds)
 
 
-def _count_spellings(body: bytes) -> int:
-    """How often the key stands in the body, in any spelling."""
+def _count_spellings(body: bytes, bounds: JsonBounds) -> int:
+    """How often the key stands in the body, in any spelling. Raises: GatewayError(BODY_TOO_LARGE), as `find_model`."""
     num_found, at = 0, 0
     if len(body) >= _LONG_BYTES:
         # A long body is mostly the text of prompts: from quote to quote is three times as fast as the expression.
@@ -100,6 +100,7 @@ def _count_spellings(body: bytes) -> int:
             found = _SPELLINGS.match(body, at) if body[at + 1 : at + 2] in _FIRST_LETTERS else None
             num_found += found is not None
             at = found.end() if found is not None else at + 1
+        bounds.check_values(body)
         return num_found + sum(1 for _ in islice(_SPELLINGS.finditer(body, at), _MAX_SPELLINGS))
     return len(_SPELLINGS.findall(body))
 
