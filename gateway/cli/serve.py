@@ -214,8 +214,8 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             {"min": 1},
         ),
         "max_json_values": (
-            "Values and keys of a JSON body that the gateway must read whole, where an object counts as four and an "
-            "array as three; beyond it the status is 413.",
+            "Values and keys of a JSON body that the gateway must read whole, where an object counts as eight and an "
+            "array as four; beyond it the status is 413.",
             {"min": 1},
         ),
         "max_request_items": (

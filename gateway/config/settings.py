@@ -28,7 +28,7 @@ class Limits:
     max_inflated_bytes: int = 8 * 1024 * 1024
     max_inflation_ratio: int = 100
     # Values and keys of a JSON body that the gateway must read whole: 413 beyond. Four numbers of a tensor count as
-    # one, an object as four, an array as three.
+    # one, an object as eight, an array as four.
     max_json_values: int = 1_000_000
     max_request_items: int = 4096  # messages, parts, tools, prompts, tensors and parameters of such a body together
     # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read

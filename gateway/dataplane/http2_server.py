@@ -13,7 +13,9 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
+from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
+from gateway.net.transfer_rate import TransferRate
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
@@ -25,7 +27,7 @@ from gateway.wire.http2.stream import Stream
 class Http2ServerConnection(Http2Server):
     """The front of HTTP/2: hands each stream to a handler."""
 
-    __slots__ = ("_unread", "forwarded", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_rates", "_unread", "forwarded", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane) -> None:
         limits = plane.settings.limits
@@ -40,6 +42,7 @@ class Http2ServerConnection(Http2Server):
             plane.read_call.own_names,
         )
         self.plane = plane
+        self._rates: dict[Stream, TransferRate] = {}  # of those that wait
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
@@ -105,12 +108,19 @@ class Http2ServerConnection(Http2Server):
         self.close()
 
     def _drop_unread(self, now: float) -> None:
-        """Break off streams whose client has read nothing of what waits for too long."""
+        """Break off streams whose client has read nothing of what waits for too long, and replies of REST, which keep
+        an engine's connection, that it reads below the least rate."""
         waiting = {stream: stream.num_waiting for stream in self.http2.streams.values() if stream.num_waiting}
         before, self._unread = self._unread, {}
+        rates, self._rates = self._rates, {}
+        limits = self.plane.settings.limits
         for stream, size in waiting.items():
             since = before[stream][1] if stream in before and before[stream][0] == size else now
-            if now - since > self.plane.settings.limits.body_timeout:
+            is_late = now - since > limits.body_timeout
+            if isinstance(stream.receiver, RestOverHttp2):
+                self._rates[stream] = rate = rates.get(stream) or TransferRate(stream, size, now)
+                is_late = is_late or rate.is_below(limits.min_rate, size, now)
+            if is_late:
                 receiver = stream.receiver
                 stream.reset(ErrorCode.CANCEL)
                 receiver.stream_reset(stream, ErrorCode.CANCEL, "the client does not read")

@@ -1,11 +1,12 @@
 """Bounds on JSON that is read whole: what its document would take in memory and time is known before it is built.
 
-A short body needs no check. For a longer one, the bytes that separate or open values are counted, in texts too: never
-less than there are values.
+A short body needs no check. For a longer one, the bytes that separate or open values are counted, at first in texts
+too: never less than there are values.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,7 +17,7 @@ from gateway.protocol.json_reader import read_json
 # Up to here, a body cannot hold more than a few milliseconds of work.
 SHORT_BYTES = 64 * 1024
 # The bytes that tell values and keys, and what each weighs: objects and arrays are the dearest.
-_MARKS = ((b",", 1), (b":", 1), (b"[", 3), (b"{", 4))
+_MARKS = ((b",", 1), (b":", 1), (b"[", 4), (b"{", 8))
 # Where messages, parts, calls, tools and tensors are: schemas and arguments are passed on as they are.
 _HOLDERS = frozenset(
     {
@@ -26,12 +27,15 @@ _HOLDERS = frozenset(
 )
 # Counted at a time, since too many are mostly found early.
 _WINDOW_BYTES = 256 * 1024
+# A body with more quotes, or more backslashes, is not looked at again without its texts.
+_MAX_QUOTES = 50_000
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _MAX_KEYS = 32  # of an object; more count as items
 _COUNTED = frozenset({dict, list, str})
 
 
 class JsonBounds(NamedTuple):
-    """The most that a document may have: `values` and keys, where an object counts as four and an array as three;
+    """The most that a document may have: `values` and keys, where an object counts as eight and an array as four;
     `items`, which are messages, parts, tools, prompts, tensors and parameters."""
 
     values: int = 1_000_000
@@ -51,13 +55,10 @@ class JsonBounds(NamedTuple):
         value."""
         if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
             return
-        count = num_numbers // 4
-        for at in range(0, len(body), _WINDOW_BYTES):
-            end = at + _WINDOW_BYTES
-            count += sum(body.count(mark, at, end) * weight for mark, weight in _MARKS)
-            if count > self.values:
-                what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
-                raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
+        most = self.values - num_numbers // 4
+        if _counts_more(body, most) and (not _is_text(body) or _counts_more(_TEXT.sub(b"", body), most)):
+            what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
+            raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
 
     def check_items(self, body: bytes) -> None:
         """The same for its items alone. The document, whose values are within bounds, is built for that only where it
@@ -77,6 +78,22 @@ class JsonBounds(NamedTuple):
 
 
 BOUNDS = JsonBounds()
+
+
+def _counts_more(body: bytes, most: int) -> bool:
+    """Whether the marks of a body weigh more."""
+    count = 0
+    for at in range(0, len(body), _WINDOW_BYTES):
+        end = at + _WINDOW_BYTES
+        count += sum(body.count(mark, at, end) * weight for mark, weight in _MARKS)
+        if count > most:
+            return True
+    return count > most
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether a body is mostly a few long texts, which can be left out in little time."""
+    return body.count(b'"') <= _MAX_QUOTES and body.count(b"\\") <= _MAX_QUOTES
 
 
 def _has_more_items(document: Any, most: int) -> bool:

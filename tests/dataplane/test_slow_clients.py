@@ -158,6 +158,42 @@ def test_a_message_that_comes_too_slowly(tmp_path: Path) -> None:
     run(scene())
 
 
+def test_a_client_that_does_not_read_its_stream(tmp_path: Path) -> None:
+    """Replies of REST over HTTP/2 that are not read give their engine's connections back after the first 15 s; those of
+    a client that reads go on."""
+
+    async def scene() -> None:
+        async def script(engine: Engine, received: Any, reader: Any, writer: Any) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (8 * MB) + bytes(8 * MB))
+
+        engine = Engine(script)
+        await engine.start()
+        options = "connections: {max_connections: 2, max_pending: 2}"
+        async with grpc_stage(rules(engine, options=options), tmp_path, sweep_seconds=1000) as it:
+            client = await it.grpc()
+            (endpoint,) = it.endpoints()
+            calls = [client.request("GET", "/v2/models/m", ended=True) for _ in range(2)]
+            for call in calls:
+                call.pause()
+            await until(lambda: all(stream.num_waiting for stream in streams(it)) and len(streams(it)) == 2)
+            sweep(it, 14)
+            assert endpoint.pool.num_busy == 2
+            calls[1].resume()
+            await calls[1].when(lambda: len(calls[1].data) == 8 * MB)
+            sweep(it, 20)
+            await until(lambda: not endpoint.pool.num_busy)
+            assert (await calls[0].over()).was_reset is not None and calls[1].was_reset is None
+        engine.stop()
+
+    run(scene())
+
+
+def streams(it: Stage) -> list[Any]:
+    """The open streams of clients that speak HTTP/2."""
+    fronts = [each for each in it.plane.connections if isinstance(each, Http2ServerConnection)]
+    return [stream for front in fronts for stream in front.http2.streams.values()]
+
+
 class RecordingTransport(asyncio.Transport):
     """A transport that records whether it is read."""
 

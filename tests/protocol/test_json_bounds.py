@@ -116,3 +116,11 @@ def test_a_long_body_names_its_model_once(last: str) -> None:
     with pytest.raises(GatewayError, match="must name its 'model' once") as refused:
         find_model((doubled % ("a" * 300_000)).encode())
     assert refused.value.kind is ErrorKind.BAD_REQUEST
+
+
+def test_marks_in_texts_are_no_values() -> None:
+    """A prompt of a million braces and commas is one value; as many values beside texts are too many."""
+    prompt = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"{a, b}" * 500_000)
+    JsonBounds().check_values(prompt)
+    with pytest.raises(GatewayError, match="--max-json-values"):
+        JsonBounds().check_values(prompt[:-1] + b',"a":[' + b"{}," * 200_000 + b"0]}")
