@@ -52,7 +52,7 @@ class JsonBounds(NamedTuple):
 
     def check_values(self, body: bytes, num_numbers: int = 0) -> None:
         """The same for its values and keys alone; it had so many numbers of tensors, too, of which four count as one
-        value."""
+        value, and an array counts as sixteen."""
         if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
             return
         most = self.values - num_numbers // 4

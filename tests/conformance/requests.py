@@ -180,7 +180,7 @@ REQUESTS = {
     "binary header too long": post(ADDER, BINARY_BODY, 400, inference_header_content_length="99999"),
     "binary header negative": post(ADDER, BINARY_BODY, 400, inference_header_content_length="-1"),
     "binary header not a number": post(ADDER, BINARY_BODY, 400, inference_header_content_length="x"),
-    "unknown content encoding": post(ADDER, adder_request(), 501, content_encoding="br"),
+    "unknown content encoding": post(ADDER, adder_request(), 501, content_encoding="zstd"),
     "gzip that is not": post(ADDER, adder_request(), 400, content_encoding="gzip"),
     "failing model": post("/v2/models/failer/infer", text_request("boom"), 500),
     "decoupled model": post("/v2/models/repeater/infer", text_request("x"), 501),
