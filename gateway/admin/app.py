@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from gateway.admin.audit import AuditFile, AuditLog, AuditMiddleware, add_audit
 from gateway.admin.auth import Access, AuthMiddleware, Operator, Viewer
+from gateway.admin.engine_settings import add_engine_settings
 from gateway.admin.engines import add_engines
 from gateway.admin.errors import add_errors
 from gateway.admin.event_feed import Feed, add_events
@@ -84,7 +85,15 @@ def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None,
     app.add_middleware(AuthMiddleware, access=access)  # the last one added runs first
     _add_gateway(app, control)
     add_sign_in(app, access)
-    for add in (add_engines, add_experiments, add_rules, add_rule_versions, add_rule_trials, add_recordings):
+    for add in (
+        add_engines,
+        add_engine_settings,
+        add_experiments,
+        add_rules,
+        add_rule_versions,
+        add_rule_trials,
+        add_recordings,
+    ):
         add(app, control)
     for add in (add_limits, add_shadows, add_sessions, add_playground, add_models, _add_requests):
         add(app, control)

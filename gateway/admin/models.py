@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated, Any, Literal
@@ -84,14 +84,25 @@ async def _call_all(
     places: Sequence[ModelPlace], verb: str, body: bytes = b"{}", seconds: float = _CONTROL_SECONDS
 ) -> list[EndpointOutcome]:
     """Load or unload the model at each, under its name there; or query the repository's `index` of each."""
+
+    def target(place: ModelPlace) -> str:
+        model = f"models/{quote(place.model, safe='')}/" if place.model else ""
+        return f"/v2/repository/{model}{verb}"
+
+    return await call_places(places, "POST", target, body, seconds)
+
+
+async def call_places(
+    places: Sequence[ModelPlace], method: str, target: Callable[[ModelPlace], str], body: bytes, seconds: float
+) -> list[EndpointOutcome]:
+    """Call each endpoint; `target` is the path there."""
     slots = asyncio.Semaphore(_MAX_CALLS)
 
     async def call(place: ModelPlace) -> EndpointOutcome:
-        model = f"models/{quote(place.model, safe='')}/" if place.model else ""
         async with slots:
             since = monotonic()
             try:
-                reply = await _fetch(place, f"/v2/repository/{model}{verb}".encode("ascii"), body, seconds)
+                reply = await _fetch(place, method, target(place).encode("ascii"), body, seconds)
             except (GatewayError, OSError) as error:  # OSError: a certificate file
                 return EndpointOutcome(place, monotonic() - since, failure=str(error))
             return EndpointOutcome(place, monotonic() - since, reply.status, reply.body)
@@ -99,12 +110,12 @@ async def _call_all(
     return list(await asyncio.gather(*map(call, places)))
 
 
-async def _fetch(place: ModelPlace, target: bytes, body: bytes, seconds: float) -> HttpReply:
+async def _fetch(place: ModelPlace, method: str, target: bytes, body: bytes, seconds: float) -> HttpReply:
     engine = place.engine
     endpoint = Endpoint(engine, place.endpoint, endpoint_tls(engine.tls, place.endpoint.url))
     fields = [*extra_fields(engine), (b"content-type", b"application/json")]
     try:
-        return await fetch(endpoint, "POST", target, body, fields=fields, timeout=seconds)
+        return await fetch(endpoint, method, target, body, fields=fields, timeout=seconds)
     finally:
         endpoint.retire()
 

@@ -13,6 +13,7 @@ from gateway.cli import conversations, engines, experiments, keys, operator_comm
 from gateway.cli.admin_client import GatewayTyper
 from gateway.cli.check import check
 from gateway.cli.engine_commands import CONTEXT, PROGRAMS, doctor, program
+from gateway.cli.engine_settings import engine_settings
 from gateway.cli.explain import explain
 from gateway.cli.serve import serve
 from gateway.cli.up import up
@@ -53,7 +54,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int | None], ...]] = {
     _GATEWAY: (up, serve),
     _RULES: (check, explain, recordings.replay),
     _FLEET: (
-        *(engines.engines, engines.drain, engines.models, engines.load, engines.unload),
+        *(engines.engines, engines.drain, engines.models, engines.load, engines.unload, engine_settings),
         *(operator_commands.requests, operator_commands.cancel),
         *(operator_commands.log_level, operator_commands.audit, operator_commands.page),
     ),

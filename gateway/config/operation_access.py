@@ -61,8 +61,8 @@ class OperationAccess:
 _ADMIN = {
     "load": "`pointsman load` and the admin API (POST /models/NAME/load) do it",
     "unload": "`pointsman unload` and the admin API (POST /models/NAME/unload) do it",
-    "logging": "each engine's own port has it",
-    "trace": "each engine's own port has it",
+    "logging": "`pointsman engine-settings` and the admin API (POST /engines/NAME/settings/logging) do it",
+    "trace": "`pointsman engine-settings` and the admin API (POST /engines/NAME/settings/trace) do it",
 }
 _REFUSALS = {
     name: f"'{name}' is refused on the inference ports: {admin}; --allow-control {name} opens it to all clients, "

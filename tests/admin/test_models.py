@@ -1,5 +1,7 @@
 """Models of the fleet: their readiness, and loading and unloading on all replicas, with real Tritons."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,3 +117,50 @@ routes: [{{name: all, engine: it}}]
     assert [each["url"] for each in listed["unanswered"]] == ["http://127.0.0.1:1"]
     [entry] = [each for each in api.get("/audit").json()["audit"] if each["status"] == 200]
     assert (entry["path"], entry["body"]) == (f"/models/{NAME}/load", {"quorum": 1})
+
+
+@pytest.mark.triton
+def test_log_and_trace_settings_are_those_of_all_endpoints(
+    triton: TritonProcess, start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """Settings are read from each endpoint and written to all, by the API and the command; what an engine refuses has
+    its reason."""
+    url = f"http://127.0.0.1:{triton.http_port}"
+    rules = f"""
+version: 1
+engines:
+  it: {{endpoints: ['{url}']}}
+  half: {{endpoints: ['{url}', 'http://127.0.0.1:1']}}
+  texts: {{protocol: openai, endpoints: ['http://127.0.0.1:1']}}
+routes: [{{name: all, engine: it}}]
+"""
+    gateway = start_gateway(rules)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway", "engine-settings", *arguments, "--admin", gateway.admin_url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    (before,) = api.get("/engines/it/settings/logging").json()["endpoints"]
+    assert (before["ok"], before["settings"]["log_verbose_level"]) == (True, 0)
+    written = run("it", "logging", "log_verbose_level=1", "log_format=default")
+    assert written.returncode == 0, written.stderr
+    try:
+        direct = plain_http.get(f"{url}/v2/logging").json()
+        assert direct["log_verbose_level"] == 1
+    finally:
+        body = {"settings": {"log_verbose_level": 0}}
+        assert api.post("/engines/it/settings/logging", json=body).status_code == 200
+    traced = api.post("/engines/it/settings/trace", json={"settings": {"trace_rate": "7"}, "model": "adder"})
+    assert traced.json()["endpoints"][0]["settings"]["trace_rate"] == "7"
+    cleared = api.post("/engines/it/settings/trace", json={"settings": {"trace_rate": None}, "model": "adder"})
+    assert cleared.status_code == 200
+    refused = api.post("/engines/it/settings/logging", json={"settings": {"log_info": "x"}})
+    assert refused.status_code == 409 and "non-boolean" in refused.json()["endpoints"][0]["detail"]
+    half = run("half", "trace")
+    assert half.returncode == 1 and "failed" in half.stdout
+    assert api.get("/engines/texts/settings/trace").status_code == 400
+    assert api.get("/engines/none/settings/trace").status_code == 404
+    assert api.get("/engines/it/settings/logging", params={"model": "m"}).status_code == 400
+    audited = [each["path"] for each in api.get("/audit").json()["audit"]]
+    assert audited.count("/engines/it/settings/logging") == 3
