@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dataplane.context.region_owner import region_owner
+from gateway.observability.audit_record import AuditRecord
+from gateway.protocol.principal import Principal
 from gateway.protocol.region_names import RegionNames
-from tests.dataplane.stage import Engine, post, run, stage
+from tests.dataplane.authenticated import Keys
+from tests.dataplane.stage import Engine, get, post, run, stage
 
 RULES = "{{version: 1, engines: {{e: {{endpoints: ['{url}']}}}}, routes: [{{name: all, engine: e}}]}}"
 TEXT = b'{"inputs":[{"name":"a","parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}}]}'
@@ -95,6 +99,39 @@ def test_a_client_sees_its_own_regions_alone(tmp_path: Path) -> None:
                 assert (reply.status, reply.body) == (403, b'{"error": "restricted"}')
             taken = post("/v2/systemsharedmemory/region/x/register", b'{"key": "other", "byte_size": 1}')
             assert (await it.ask(taken)).status == 403
+        engine.stop()
+
+    run(scene())
+
+
+def test_principals_have_regions_of_their_own(tmp_path: Path) -> None:
+    """With `auth:` a key's regions are its own, and what it changes is in the audit under its name."""
+    keys = Keys(tmp_path)
+    alice, mallory = keys.add("acme"), keys.add("zen")
+    owner = region_owner(Principal("acme", keys.ids["acme"]), "127.0.0.1")
+    at_engine = "r" + RegionNames(b"s").code(owner, "r")
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        body = json.dumps([{"name": at_engine, "key": "/k"}]).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        rules = RULES.replace("engines:", "auth: {{keys: keys.yaml}}, engines:", 1)
+        async with stage(rules.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            records: list[AuditRecord] = []
+            it.plane.on_audited = records.append
+            for key, seen, at in ((alice, ["r"], at_engine), (mallory, [], None)):
+                authorization = f"Authorization: Bearer {key}"
+                status = await it.ask(get("/v2/systemsharedmemory/status", authorization))
+                assert [each["name"] for each in json.loads(status.body)] == seen
+                assert (await it.ask(post(INFER, TEXT, authorization))).status == 200
+                name = json.loads(engine.received[-1].body)["inputs"][0]["parameters"]["shared_memory_region"]
+                assert (name == at) is (at is not None) and name != "r"
+                assert (await it.ask(post("/v2/repository/models/m/load", b"{}", authorization))).status == 200
+            assert [record.principal for record in records] == [f"{each} {keys.ids[each]}" for each in ("acme", "zen")]
         engine.stop()
 
     run(scene())
