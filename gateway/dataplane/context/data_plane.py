@@ -102,6 +102,7 @@ class DataPlane:
         self.tap = Tap(self.loop, captures)
         self.connections: set[Connection] = set()
         limits = settings.limits
+        self.json_bounds = limits.json_bounds
         self.held = HeldBodies(limits.max_buffered_bytes, limits.max_connection_bytes)
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment

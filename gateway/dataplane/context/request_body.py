@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.json_bounds import SHORT_BYTES
+from gateway.protocol.json_bounds import BOUNDS, SHORT_BYTES, JsonBounds
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import BodyFacts, read_body_facts, without_numbers
 from gateway.wire.content_codec import inflated
@@ -53,6 +53,11 @@ def decoded(request: Request, data: bytes, limits: Limits) -> bytes:
     if len(plain) > max_bytes:
         raise inflated_too_long("the compressed body", len(data), max_bytes)
     return plain
+
+
+def _bounds(data: bytes, limits: Limits) -> JsonBounds:
+    """The bounds of a body; a short one needs none of its own."""
+    return limits.json_bounds if len(data) > SHORT_BYTES else BOUNDS
 
 
 def declared_json_bytes(length: bytes | None, size: int) -> int | None:
@@ -153,7 +158,7 @@ class RequestBody:
             json_bytes = declared_json_bytes(self._request.json_length, len(data))
             if json_bytes == 0 and _looks_like_inference(data, limits):
                 raise GatewayError(ErrorKind.BAD_REQUEST, _HIDDEN_JSON)
-            return read_body_facts(operation, data[:json_bytes], limits.json_bounds)
+            return read_body_facts(operation, data[:json_bytes], _bounds(data, limits))
         except GatewayError as error:
             if error.kind is ErrorKind.BODY_TOO_LARGE:
                 raise
@@ -184,7 +189,7 @@ def _looks_like_inference(data: bytes, limits: Limits) -> bool:
     if not data.lstrip().startswith(b"{"):
         return False
     try:
-        message = limits.json_bounds.read(data if len(data) <= SHORT_BYTES else without_numbers(data))
+        message = _bounds(data, limits).read(data if len(data) <= SHORT_BYTES else without_numbers(data))
     except ValueError:
         return False
     return isinstance(message, dict) and "inputs" in message

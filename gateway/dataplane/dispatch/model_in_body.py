@@ -57,11 +57,10 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
     Raises: GatewayError.
     """
     plan = request.plan
-    limits = client.plane.settings.limits
     if plan.encoding is not None:
-        body = decoded(request, body, limits)
+        body = decoded(request, body, client.plane.settings.limits)
         request = request.of(plan.decoded(), len(body))
-    name = find_model(body, limits.json_bounds)
+    name = find_model(body, client.plane.json_bounds)
     if name is None:
         what = "the body must be a JSON object that names its 'model' by a string"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)

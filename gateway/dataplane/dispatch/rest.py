@@ -186,7 +186,7 @@ def _session_in_body(client: Client, request: Request, body: bytes) -> AnySessio
             break
     else:
         return None
-    parameters = read_parameters(plan.call.operation, body[:end], client.plane.settings.limits.json_bounds)
+    parameters = read_parameters(plan.call.operation, body[:end], client.plane.json_bounds)
     return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
 
 
