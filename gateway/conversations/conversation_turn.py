@@ -158,6 +158,8 @@ class ConversationTurn:
         command = self._command(conversation, engine, arm, is_cut=True) if conversation is not None else None
         if conversation is not None and command is not None:
             conversation.enqueue(command)
+            if self._spec.required and not self._history.epoch:  # a later exchange renews the mark of the first
+                conversation.require(self._spec)
 
     @property
     def _writable(self) -> Conversation | None:

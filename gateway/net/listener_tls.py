@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from time import time
 
 from gateway.net.tls_files import TlsFileError, find_problems, follow, read_certificate
 from gateway.yaml.problems import Severity
@@ -64,6 +65,7 @@ class _ContextsByName:
         self._spec = spec
         self._protocols = protocols
         self.load()
+        self._reloaded_at = 0.0  # no session is older
 
     def load(self) -> None:
         """Raises: OSError where a file cannot be used; nothing changes then."""
@@ -76,11 +78,21 @@ class _ContextsByName:
             for name in read_certificate(cert).names:
                 by_name.setdefault(name.lower(), context)
         self._default, self._by_name = contexts[0], by_name
+        self._reloaded_at = time()
         self._patterns = [(name, context) for name, context in by_name.items() if name.startswith("*.")]
 
-    def choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        """Give a connection the context of the name that its client asks for; the first one where none has it."""
+    def choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+        """Give a connection the context of the name that its client asks for; the first one where none has it.
+
+        Returns: an alert for a client that resumes a session from before the files have changed: its certificate was
+        judged by the former authority.
+        """
+        if self._spec.client_ca and connection.session_reused:
+            session = connection.session
+            if session is None or session.time <= self._reloaded_at:
+                return int(ssl.AlertDescription.ALERT_DESCRIPTION_HANDSHAKE_FAILURE)
         connection.context = self._find(name.lower()) if name else self._default
+        return None
 
     def _find(self, name: str) -> ssl.SSLContext:
         found = self._by_name.get(name)
@@ -102,4 +114,7 @@ def _new_context(spec: ListenerTls, cert: str, key: str, protocols: tuple[str, .
     if spec.client_ca:
         context.load_verify_locations(spec.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session shows no certificate, which may be of an authority that was removed since
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
     return context

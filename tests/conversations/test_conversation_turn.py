@@ -232,6 +232,22 @@ def test_half_of_a_required_conversation_is_not_answered(redis_server: RedisServ
     play(redis_server, scene)
 
 
+def test_a_first_answer_that_was_cut_is_required_too(redis_server: RedisServer) -> None:
+    """A conversation whose first client left in the middle is known, and lost where Redis evicts it."""
+
+    async def scene(kept_in: Conversation) -> None:
+        one = ConversationTurn(kept_in, HistorySpec(required=True))
+        await one.begin(Generation("m", messages=(user("a"),)))
+        one.answer.record([TextDelta("b")])
+        one.store_partial("engine", "arm")
+        await wait_for_mark(redis_server)
+        assert redis_server.client.delete(kept_in.key, kept_in.key + ":turns") == 2
+        with pytest.raises(GatewayError, match="Redis has lost"):
+            await ConversationTurn(kept_in, HistorySpec(required=True)).begin(Generation("m", messages=(user("c"),)))
+
+    play(redis_server, scene)
+
+
 async def wait_for_mark(server: RedisServer) -> None:
     while not server.client.exists("pointsman:1:talks"):
         await asyncio.sleep(0.01)

@@ -1,6 +1,8 @@
 """TLS on both sides."""
 
+import asyncio
 import contextlib
+import socket
 import ssl
 from pathlib import Path
 
@@ -183,6 +185,47 @@ def test_an_authority_that_is_removed_is_not_trusted_any_more(tmp_path: Path) ->
     assert names_of(context, sides[after], None) == {"it.test"}
     with pytest.raises(ssl.SSLError):
         names_of(context, sides[before], None)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_does_not_outlive_its_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    """A client whose authority was removed is refused when it resumes a session from before, too."""
+    before, after = trustme.CA(), trustme.CA()
+    cert, key = issue(tmp_path, before, "it", "it.test")
+    before.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = listener_tls(ListenerTls((cert,), (key,), str(tmp_path / "ca.pem")))
+    trusting = trusting_of(before)
+    trusting.minimum_version = trusting.maximum_version = version
+    before.issue_cert("client").configure_cert(trusting)
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path, listener_ssl=context) as it:
+
+            def ask(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+                """Raises: OSError where the client is refused."""
+                with (
+                    socket.create_connection(("127.0.0.1", it.port), timeout=30) as raw,
+                    trusting.wrap_socket(raw, session=session) as client,
+                ):
+                    client.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+                    reply = client.recv(100)
+                    if not reply:
+                        raise ConnectionError("closed without a reply")
+                    assert reply.startswith(b"HTTP/1.1 200")
+                    return client.session
+
+            session = await asyncio.to_thread(ask, None)
+            session = await asyncio.to_thread(ask, session)
+            after.cert_pem.write_to_path(tmp_path / "ca.pem")
+            reload_changed()
+            for old in (None, session):
+                with pytest.raises(OSError):
+                    await asyncio.to_thread(ask, old)
+        engine.stop()
+
+    run(scene())
 
 
 def test_a_replaced_client_certificate_reaches_the_engine(tmp_path: Path) -> None:
