@@ -76,6 +76,11 @@ class Route:
         is_constant = not (self.head or self.body or self.split or self._session or self.version_marks or self.access)
         self.always = self._repeatable[0] if is_constant else None
 
+    @property
+    def needed_of_body(self) -> str:
+        """The end of an error about a body that cannot be read."""
+        return f"; route '{self.name}' needs to read: {', '.join(condition.key for condition in self.body)}"
+
     def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
         """Choose a target after the conditions hold; `in_head`: no condition used the body.
 

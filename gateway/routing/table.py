@@ -34,16 +34,17 @@ class Table:
     """All routes of one snapshot, ready to decide."""
 
     def __init__(self, rules: RulesSpec, number: int = 0) -> None:
-        run_now(self._compile(rules, number))
+        run_now(self._compile(rules, number, names_routes=True))
 
     @classmethod
-    def compiled(cls, rules: RulesSpec, number: int) -> Steps[Table]:
-        """Compile in steps."""
+    def compiled(cls, rules: RulesSpec, number: int, *, names_routes: bool = True) -> Steps[Table]:
+        """Compile in steps; `names_routes`: errors name routes."""
         table = cls.__new__(cls)
-        yield from table._compile(rules, number)
+        yield from table._compile(rules, number, names_routes)
         return table
 
-    def _compile(self, rules: RulesSpec, number: int) -> Steps[None]:
+    def _compile(self, rules: RulesSpec, number: int, names_routes: bool) -> Steps[None]:
+        self._names_routes = names_routes
         experiments = rules.experiments
         members = memberships(tuple(experiments.values()), tuple(rules.layers.values()))
         self.splits: dict[str, Split] = {}
@@ -104,7 +105,7 @@ class Table:
                 if facts.body is None:
                     return Undecided.NEEDS_BODY
                 if facts.body.error is not None:
-                    raise facts.body.error
+                    raise facts.body.error.at(route.needed_of_body if self._names_routes else "")
                 in_head = False
                 if not all_hold(route.body, facts.body):
                     continue

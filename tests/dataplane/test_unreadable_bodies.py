@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.dataplane.grpc.peers import STREAM, UNARY
 from tests.dataplane.grpc.stage import grpc_stage, request
-from tests.dataplane.stage import Engine, post, run, stage
+from tests.dataplane.stage import Engine, Reply, Stage, post, run, stage
 
 RULES = """version: 1
 engines:
@@ -108,8 +109,97 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
                 assert json.loads(reply.body)["error"], name
             assert not engine.received
             assert (await it.ask(post("/v2/models/free/infer", b"no JSON"))).status == 200
-            raw = post(INFER, b"\0\0\0\0", "Inference-Header-Content-Length: 0")
-            assert (await it.ask(raw)).headers["x-pointsman-route"] == "rest"  # a raw tensor has no parameters
+        engine.stop()
+
+    run(scene())
+
+
+DOUBLED = HIGH[:-1] + b',"x":1,"x":2}'
+# With Inference-Header-Content-Length: 0, which Triton alone knows: other engines read the JSON in these.
+RAW = {
+    "JSON": (HIGH, ""),
+    "BOM": (b"\xef\xbb\xbf" + HIGH, ""),
+    "UTF-16": (HIGH.decode().encode("utf-16"), ""),
+    "lone surrogate": (HIGH.replace(b'"x"', b'"\\ud800"'), ""),
+    "a key twice": (DOUBLED, ""),
+    "no inputs": (b'{"parameters":{"level":"high"}}', ""),
+    "gzip": (gzip.compress(DOUBLED), "gzip"),
+    "a coding that the gateway does not know": (HIGH, "zstd"),
+    "a raw tensor": (b"\0\0\0\0", ""),
+}
+
+
+async def in_pieces(it: Stage, sent: list[bytes]) -> Reply:
+    client = await it.client()
+    for piece in sent:
+        await client.send(piece)
+        await asyncio.sleep(0)
+    return await client.reply()
+
+
+def test_a_raw_binary_request_is_refused_where_rules_need_its_json(tmp_path: Path) -> None:
+    """The error names the route and what it needs, whether the body comes whole, in segments or in chunks; generate,
+    where Triton ignores the field, is refused, too. Other routes take raw binary requests."""
+    needs = "; route 'denied' needs to read: parameter level"
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            for name, (body, coding) in RAW.items():
+                for length in ("0", "0" * 12):
+                    fields = [f"Inference-Header-Content-Length: {length}"]
+                    fields += [f"Content-Encoding: {coding}"] if coding else []
+                    whole = post(INFER, body, *fields)
+                    head = whole[: -len(body)]
+                    chunked = head.replace(
+                        b"Content-Length: %d\r\n\r\n" % len(body), b"Transfer-Encoding: chunked\r\n\r\n"
+                    )
+                    chunks = [b"1\r\n%b\r\n" % body[:1], b"%x\r\n%b\r\n0\r\n\r\n" % (len(body) - 1, body[1:])]
+                    forms = [
+                        [whole],
+                        [head, body],
+                        [head + body[:1], body[1:]],
+                        [chunked, *chunks],
+                        [chunked + chunks[0], chunks[1]],
+                    ]
+                    for sent in forms:
+                        reply = await in_pieces(it, sent)
+                        assert (reply.status, reply.reason) == (400, "bad_request"), (name, sent, reply)
+                        assert json.loads(reply.body)["error"].endswith(needs), (name, sent)
+            raw = "Inference-Header-Content-Length: 0"
+            reply = await it.ask(post("/v2/models/t/infer", b"\0\0\0\0", raw))
+            assert json.loads(reply.body)["error"].endswith("; route 'tensors' needs to read: input")
+            reply = await it.ask(post("/v2/models/m/generate", b'{"text_input":"a","level":"high"}', raw))
+            assert (reply.status, needs in json.loads(reply.body)["error"]) == (400, True)
+            assert not engine.received
+            reply = await it.ask(post("/v2/models/free/infer", b"\0\0\0\0", raw))
+            assert reply.headers["x-pointsman-route"] == "rest" and engine.received[0].body == b"\0\0\0\0"
+        async with stage(RULES.format(url=engine.url), tmp_path, name_decision=False) as it:
+            reply = await it.ask(post(INFER, HIGH, raw))
+            assert (reply.status, b"denied" in reply.body) == (400, False)
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_raw_binary_request_by_http2(tmp_path: Path) -> None:
+    """The same over HTTP/2, with the body in one frame or several."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with grpc_stage(RULES.format(url=engine.url), tmp_path) as it:
+            client = await it.grpc()
+            for name, (body, coding) in RAW.items():
+                more = [("content-encoding", coding)] if coding else []
+                for pieces in ([body], [body[:1], body[1:]]):
+                    call = client.request("POST", INFER, ("inference-header-content-length", "0"), *more)
+                    for at, piece in enumerate(pieces, 1):
+                        await call.send_raw(piece, ended=at == len(pieces))
+                    await call.over()
+                    assert call.value(":status") == "400", name
+            assert not engine.received
         engine.stop()
 
     run(scene())

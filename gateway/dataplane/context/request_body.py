@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.json_bounds import BOUNDS, SHORT_BYTES, JsonBounds
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import BodyFacts, read_body_facts, without_numbers
@@ -14,7 +14,12 @@ from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
 # The longest Inference-Header-Content-Length that is read as one, in digits.
 _MAX_DIGITS = 10
-_HIDDEN_JSON = "Inference-Header-Content-Length is 0, and the body is JSON, which engines without this field read"
+_RAW = BodyFacts(
+    error=bad_request("a raw binary request (Inference-Header-Content-Length: 0) has no parameters and no named inputs")
+)
+_NOT_RAW = BodyFacts(
+    error=bad_request("Inference-Header-Content-Length is 0, and the whole body of this request is JSON")
+)
 
 
 def document(request: Request, data: bytes, limits: Limits) -> bytes:
@@ -147,8 +152,13 @@ class RequestBody:
     def facts(self, operation: Operation, limits: Limits) -> BodyFacts | None:
         """The facts in the body's JSON, or why it cannot be read; None while more of it must come.
 
+        A declared length of 0 is refused whatever the body is: engines that do not know this field read JSON in it, and
+        so does Triton in operations that take no raw binary requests.
+
         Raises: GatewayError(BODY_TOO_LARGE) where it is more than may be read.
         """
+        if self._request.json_length and not self._request.json_length.strip(b"0"):
+            return _RAW if operation is Operation.INFER else _NOT_RAW
         length = self._json_bytes() if self._request.plan.encoding is None else None
         if not self.is_complete and (length is None or self.size < length):
             return None
@@ -156,8 +166,6 @@ class RequestBody:
         try:
             data = decoded(self._request, data, limits)
             json_bytes = declared_json_bytes(self._request.json_length, len(data))
-            if json_bytes == 0 and _looks_like_inference(data, limits):
-                raise GatewayError(ErrorKind.BAD_REQUEST, _HIDDEN_JSON)
             return read_body_facts(operation, data[:json_bytes], _bounds(data, limits))
         except GatewayError as error:
             if error.kind is ErrorKind.BODY_TOO_LARGE:
@@ -182,14 +190,3 @@ class RequestBody:
         """Drop what is sent: it is too long to be sent again."""
         self._pieces.clear()
         self.can_be_sent_again = False
-
-
-def _looks_like_inference(data: bytes, limits: Limits) -> bool:
-    """Whether a body that is declared to be one raw tensor is the JSON of an inference, too."""
-    if not data.lstrip().startswith(b"{"):
-        return False
-    try:
-        message = _bounds(data, limits).read(data if len(data) <= SHORT_BYTES else without_numbers(data))
-    except ValueError:
-        return False
-    return isinstance(message, dict) and "inputs" in message

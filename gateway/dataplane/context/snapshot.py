@@ -219,7 +219,7 @@ class Snapshot:
     ) -> Steps[None]:
         self.number = number
         self._rules = rules
-        self.table = yield from Table.compiled(rules, number)
+        self.table = yield from Table.compiled(rules, number, names_routes=settings.name_decision)
         self.renames_regions = False  # whether clients share memory: see RegionNames
         # Finds callers; None where the rules do not ask who calls
         self.identification: Identification | None = None
