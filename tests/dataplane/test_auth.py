@@ -391,6 +391,37 @@ def test_trusted_callers_may_name_the_tenant(scene: Scene) -> None:
         scene.served.use(scene.rules())
 
 
+@pytest.mark.parametrize("identity", ["trust_header: true", "trusted_proxies: 127.0.0.1"])
+def test_only_verified_callers_name_a_tenant(scene: Scene, identity: str) -> None:
+    """Where a credential is not required, an anonymous caller names no tenant, by REST and gRPC: it may not use what is
+    allowed to a tenant, and engines receive no tenant."""
+    scene.served.use(scene.rules(", required: false", identity))
+    try:
+        for _ in range(2):
+            assert infer(scene.served, {"x-tenant": "acme"}, "secret").status_code == 401
+            assert infer(scene.served, {"x-tenant": "acme"}).headers["x-pointsman-route"] == "others"
+            assert "x-tenant" not in scene.rest.received[-1]
+        with triton_grpc.InferenceServerClient(scene.served.address) as client:
+            with pytest.raises(InferenceServerException) as refused:
+                client.infer("secret-grpc", inputs(triton_grpc), headers={"x-tenant": "acme"})
+            assert refused.value.status() == "StatusCode.UNAUTHENTICATED"
+        assert infer(scene.served, {**bearer(scene.zen), "x-tenant": "acme"}, "secret").status_code == 200
+    finally:
+        scene.served.use(scene.rules())
+
+
+def test_tenants_that_trusted_callers_name_are_bounded(scene: Scene) -> None:
+    """An empty field leaves the key's tenant; a name of more than 256 bytes is refused."""
+    scene.served.use(scene.rules(identity="trust_header: true"))
+    try:
+        assert infer(scene.served, {**bearer(scene.acme), "x-tenant": ""}).headers["x-pointsman-route"] == "of-acme"
+        assert infer(scene.served, {**bearer(scene.acme), "x-tenant": "a" * 256}).status_code == 200
+        refused = infer(scene.served, {**bearer(scene.acme), "x-tenant": "a" * 257})
+        assert (refused.status_code, refused.json()) == (400, {"error": "the field x-tenant is longer than 256 bytes"})
+    finally:
+        scene.served.use(scene.rules())
+
+
 def test_conversations_belong_to_the_verified_tenant(scene: Scene) -> None:
     """Two tenants that name one session, and each other, have a conversation each: the engine gets the conversation's
     id, which has the tenant in it."""

@@ -22,6 +22,7 @@ OPEN_OPERATIONS = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY})
 # Bounds of what is remembered: addresses of peers, and tenants that trusted clients name.
 _MAX_PEERS = 4096
 _MAX_TENANTS = 4096
+_MAX_TENANT_BYTES = 256
 
 
 class Identification:
@@ -76,27 +77,33 @@ class Identification:
             tenants = [value for name, value in claimed if name == self._tenant_field]
             claimed = [field for field in claimed if field[0] != self._tenant_field]
         identity = self._authenticator.identify(claimed)
-        if tenants and self._trusts_tenant and identity.error is None:
-            identity = self._in_name_of(identity, tenants)
+        if tenants and self._trusts_tenant and identity.principal is not None:
+            identity = self._in_name_of(identity, identity.principal, tenants)
         return identity, claimed if self.forwards else []
 
-    def _in_name_of(self, identity: Identity, tenants: list[bytes]) -> Identity:
-        """The identity of a caller who may name its tenant."""
+    def _in_name_of(self, identity: Identity, principal: Principal, tenants: list[bytes]) -> Identity:
+        """The identity of a verified caller who may name its tenant."""
+        field, named = self._tenant_field.decode(), tenants[0]
         if len(set(tenants)) > 1:
-            what = f"the field {self._tenant_field.decode()} stands more than once, with different values"
-            return Identity(error=GatewayError(ErrorKind.BAD_REQUEST, what))
-        key = identity, tenants[0]
+            return _bad_tenant(f"the field {field} stands more than once, with different values")
+        if len(named) > _MAX_TENANT_BYTES:
+            return _bad_tenant(f"the field {field} is longer than {_MAX_TENANT_BYTES} bytes")
+        if not named.strip():  # names nobody
+            return identity
+        key = identity, named
         found = self._named.get(key)
         if found is None:
-            tenant = read_text(tenants[0])
-            before = identity.principal
-            principal = Principal(tenant) if before is None else replace(before, tenant=tenant)
             if len(self._named) >= _MAX_TENANTS:
                 self._named.clear()
-            found = self._named[key] = Identity(principal, expires_at=identity.expires_at)
+            in_name = replace(principal, tenant=read_text(named))
+            found = self._named[key] = Identity(in_name, expires_at=identity.expires_at)
         return found
 
     def with_tenant(self, fields: list[Field], principal: Principal) -> list[Field]:
         """A head's fields with the tenant of its verified caller, where clients without `auth:` send theirs."""
         tenant = self._tenant_field
         return [field for field in fields if field[0] != tenant] + [(tenant, principal.tenant.encode())]
+
+
+def _bad_tenant(what: str) -> Identity:
+    return Identity(error=GatewayError(ErrorKind.BAD_REQUEST, what))
