@@ -123,8 +123,11 @@ class Access:
             return False
         return self.keyring is None or self.keyring.holds(caller)
 
-    async def admit(self, path: str, headers: Headers, peer: str, *, is_private: bool = False) -> Caller | None:
-        """The caller; None at an open path. `is_private`: by the Unix socket, which only this gateway's user can open.
+    async def admit(
+        self, path: str, headers: Headers, peer: str, *, port: int = 0, is_private: bool = False
+    ) -> Caller | None:
+        """The caller; None at an open path. `is_private`: by the Unix socket, which only this gateway's user can open;
+        else by this port.
 
         Raises: HTTPException.
         """
@@ -135,9 +138,9 @@ class Access:
             _refuse_foreign_origin(headers)
         if path in self._open or path.startswith(_OPEN_BELOW):
             return None
-        return await self._caller(headers, peer)
+        return await self._caller(headers, peer, port)
 
-    async def _caller(self, headers: Headers, peer: str) -> Caller:
+    async def _caller(self, headers: Headers, peer: str, port: int) -> Caller:
         scheme, key = _credentials(headers)
         if not key:
             raise HTTPException(
@@ -148,7 +151,10 @@ class Access:
         if scheme == "basic":  # which a browser may send by itself
             _refuse_foreign_origin(headers)
         try:
-            caller = await self.keyring.caller(key, peer) if self.keyring is not None else self._local_caller(key, peer)
+            if self.keyring is not None:
+                caller = await self.keyring.caller(key, peer)
+            else:
+                caller = self._local_caller(key, peer, port)
         except TooManyAttemptsError as error:
             raise HTTPException(429, str(error), {"retry-after": f"{error.seconds + 1:.0f}"}) from error
         except KeysError as error:  # its lines quote the file, so they go to the log only
@@ -159,10 +165,10 @@ class Access:
             raise HTTPException(401, "this key has expired", {"www-authenticate": 'Bearer error="invalid_token"'})
         return caller
 
-    def _local_caller(self, key: str, peer: str) -> Caller | None:
+    def _local_caller(self, key: str, peer: str, port: int) -> Caller | None:
         """Raises: TooManyAttemptsError."""
         assert self.local is not None
-        caller = self.local.caller(key)
+        caller = self.local.caller(key, port)
         if caller is None:
             self._attempts.check(peer, "", monotonic())
             self._attempts.count(peer, "", monotonic())
@@ -232,7 +238,10 @@ class AuthMiddleware:
         peer = scope["client"][0] if scope.get("client") else ""
         try:
             is_private = scope.get("state", {}).get("is_private", False)
-            caller = await self._access.admit(scope["path"], Headers(scope=scope), peer, is_private=is_private)
+            port = (scope.get("server") or ("", 0))[1] or 0  # of the connection; `Host` is the caller's choice
+            caller = await self._access.admit(
+                scope["path"], Headers(scope=scope), peer, port=port, is_private=is_private
+            )
         except HTTPException as refused:
             reply = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
             await reply(scope, receive, send)

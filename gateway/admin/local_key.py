@@ -24,7 +24,8 @@ LOCAL = Caller("local", Role.admin)
 
 _NAME = "admin.key"
 _MAX_BYTES = 1024
-_SESSION = re.compile(r"pms-([0-9]{1,12})-([0-9a-f]{64})")
+# The moment of its end and, in the key of a command, the port at which alone it is valid; and the signature of these.
+_SESSION = re.compile(r"pms-(([0-9]{1,12})(?:-([0-9]{1,5}))?)-([0-9a-f]{64})")
 _SESSION_SECONDS = 12 * 3600
 _COMMAND_SECONDS = 60
 _TOKEN_SECONDS = 600.0
@@ -59,14 +60,16 @@ class LocalKey:
         """A key of this process alone."""
         return cls(_new_key())
 
-    def caller(self, key: str) -> Caller | None:
-        """The owner of a key or of a session's key; None where it is unknown or has expired."""
+    def caller(self, key: str, port: int = 0) -> Caller | None:
+        """The owner of a key or of a session's key; None where it is unknown, has expired, or is for another port."""
         if hmac.compare_digest(key.encode(errors="surrogateescape"), self._key):
             return LOCAL
         match = _SESSION.fullmatch(key)
-        if match is None or not hmac.compare_digest(self._signature(match[1]), match[2]):
+        if match is None or not hmac.compare_digest(self._signature(match[1]), match[4]):
             return None
-        return Caller(LOCAL.name, LOCAL.role, expires=float(match[1])) if time() < float(match[1]) else None
+        if match[3] is not None and int(match[3]) != port:
+            return None
+        return Caller(LOCAL.name, LOCAL.role, expires=float(match[2])) if time() < float(match[2]) else None
 
     def make_token(self) -> tuple[str, float]:
         """A token that opens one session, and the seconds for which it is valid. The oldest ones are forgotten."""
@@ -83,13 +86,13 @@ class LocalKey:
             return None
         return self.make_session(_SESSION_SECONDS), _SESSION_SECONDS
 
-    def make_session(self, seconds: int) -> str:
-        """The key of a session that ends after these seconds."""
-        expires = str(int(time() + seconds))
-        return f"pms-{expires}-{self._signature(expires)}"
+    def make_session(self, seconds: int, port: int | None = None) -> str:
+        """The key of a session that ends after these seconds, valid at one port alone where a port is given."""
+        bounds = str(int(time() + seconds)) + (f"-{port}" if port is not None else "")
+        return f"pms-{bounds}-{self._signature(bounds)}"
 
-    def _signature(self, expires: str) -> str:
-        return hmac.new(self._key, b"session " + expires.encode(), hashlib.sha256).hexdigest()
+    def _signature(self, bounds: str) -> str:
+        return hmac.new(self._key, b"session " + bounds.encode(), hashlib.sha256).hexdigest()
 
 
 def is_loopback(host: str) -> bool:
@@ -109,8 +112,8 @@ def socket_path(folder: Path, port: int) -> Path:
 
 def find_access(folder: Path, port: int) -> tuple[Path | None, str]:
     """How this user's commands reach a gateway on a data folder: by its Unix socket, which is no other user's, or with
-    a key of one minute, since another user may have its port while it is down; neither where the folder has no key, or
-    another user's."""
+    a key of one minute for that port alone, since another user may have it while the gateway is down; neither where
+    the folder has no key, or another user's."""
     path = socket_path(folder, port)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -123,7 +126,7 @@ def find_access(folder: Path, port: int) -> tuple[Path | None, str]:
         key = _read(folder / _NAME)
     except LocalKeyError:
         return None, ""
-    return None, LocalKey(key).make_session(_COMMAND_SECONDS) if key is not None else ""
+    return None, LocalKey(key).make_session(_COMMAND_SECONDS, port) if key is not None else ""
 
 
 def _kept_key(path: Path) -> str:

@@ -13,6 +13,7 @@ from gateway.admin.local_key import LocalKey
 Json = dict[str, Any]
 
 _NO_LINKS: dict[int | str, dict[str, Any]] = {404: {"description": "the gateway has a keys file"}}
+_LASTING: dict[int | str, dict[str, Any]] = {403: {"description": "the caller's key is one of a session"}}
 _USED: dict[int | str, dict[str, Any]] = {410: {"description": "the token is used, or has expired"}}
 
 
@@ -23,10 +24,17 @@ class SignIn(BaseModel):
 
 
 def add_sign_in(app: FastAPI, access: Access) -> None:
-    @app.post("/sign-in-tokens", tags=["gateway"], responses=_NO_LINKS)
-    async def make_token(_: Admin) -> Json:
+    @app.post("/sign-in-tokens", tags=["gateway"], responses=_NO_LINKS | _LASTING)
+    async def make_token(caller: Admin) -> Json:
         """A token that signs a browser in once, as `/#token=TOKEN`."""
-        token, seconds = _local(access).make_token()
+        key = _local(access)
+        if caller.expires is not None:  # else whoever gets such a key has sessions without end
+            raise HTTPException(
+                403,
+                "the key of a session or of a command makes no sign-in link: ask by the gateway's Unix socket "
+                "(pointsman page --data-dir), or with the key in its admin.key (POINTSMAN_ADMIN_KEY)",
+            )
+        token, seconds = key.make_token()
         return {"token": token, "seconds": seconds}
 
     @app.post("/sign-in", tags=["gateway"], responses=_NO_LINKS | _USED)

@@ -113,8 +113,9 @@ def test_a_key_goes_to_no_other_host(tmp_path: Path) -> None:
     addresses = ("http://127.0.0.1:8002", "http://localhost", "http://gateway.example:8002", "http://a:b@[::1]")
     one, two, *others = [Gateway(address, "", tmp_path)._local_access()[1] for address in addresses]
     assert others == ["", ""]
-    for key in (one, two):
-        caller = own.caller(key)
+    for key, port in ((one, 8002), (two, 80)):
+        assert own.caller(key, port + 1) is None and own.caller(key.replace(f"-{port}-", "-1-"), 1) is None
+        caller = own.caller(key, port)
         assert caller is not None and caller.expires is not None and caller.expires <= time() + 60
 
 
@@ -131,6 +132,19 @@ def test_a_link_signs_in_once(gateway: GatewayProcess) -> None:
     audit = plain_http.get(f"{gateway.admin_url}/audit").text
     for secret in (token, opened["key"], gateway.admin_key):
         assert secret not in audit and secret not in gateway.log()
+
+
+def test_a_caught_key_becomes_no_session(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Neither the key of a command nor that of a session makes the token of a further session, and a key for another
+    port is refused: who gets one has no access without end. The gateway's own key makes tokens."""
+    caught = [LocalKey(gateway.admin_key).make_session(60, port) for port in (gateway.admin_port, 1)]
+    keys = [*caught, LocalKey(gateway.admin_key).make_session(60), gateway.admin_key]
+    found = []
+    for key in keys:
+        bearer = {"authorization": f"Bearer {key}"}
+        known = plain_http.get(f"{gateway.page_url}/whoami", headers=bearer).status_code
+        found.append((known, plain_http.post(f"{gateway.page_url}/sign-in-tokens", headers=bearer).status_code))
+    assert found == [(200, 403), (401, 401), (200, 403), (200, 200)]
 
 
 def test_a_terminal_gets_a_link_and_a_log_none(tmp_path: Path, gateway: GatewayProcess) -> None:
