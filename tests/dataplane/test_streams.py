@@ -124,8 +124,8 @@ def test_a_reply_that_is_not_read_holds_up_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
-    """While an engine does not read, the gateway pauses the client; the upload arrives intact later. The kernel takes up
-    to 32 MiB for each receiver (tcp_rmem) on a busy machine, and 4 MiB for each sender."""
+    """While an engine does not read, the gateway pauses the client; the upload arrives intact later. The kernel
+    takes up to 32 MiB for each receiver (tcp_rmem) on a busy machine, and 4 MiB for each sender."""
     total = 96 * 1024 * 1024
     body = bytes(range(256)) * (total // 256)
 
