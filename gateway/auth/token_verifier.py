@@ -123,7 +123,8 @@ class TokenVerifier:
         if not tenant:
             return _refused(f"the token has no claim {spec.tenant!r}")
         read = {name: _texts(claims[name]) for name in self.claims if name in claims}
-        principal = Principal(tenant, _text(claims.get("sub")), read)
+        subject = _text(claims.get("sub"))
+        principal = Principal(tenant, f"sub:{subject}" if subject else "", read)
         return Identity(principal, expires_at=float(claims["exp"]) + spec.leeway)
 
 

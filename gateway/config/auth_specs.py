@@ -125,5 +125,5 @@ class AccessSpec:
     """Callers; all keys must hold, and within one a list means any of. Texts are globs, case-sensitive."""
 
     tenant: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()  # ids of API keys, or the subjects of tokens
+    key: tuple[str, ...] = ()  # ids of API keys, or `sub:` and the subjects of tokens
     claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)  # of a claim that is a list, any value

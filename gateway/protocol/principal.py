@@ -13,7 +13,8 @@ KEY_FIELD = b":key"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A verified caller. `key` is the public id of its API key, or the subject of its token; `claims` have the texts of
+    """A verified caller. `key` is the public id of its API key, or `sub:` and the subject of its
+    token, which cannot be the id of a key; `claims` have the texts of
     each claim that rules may read."""
 
     tenant: str

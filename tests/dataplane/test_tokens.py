@@ -32,6 +32,8 @@ engines:
   by-grpc: {{endpoints: ["grpc://{grpc}"]}}
 routes:
   - {{name: admins, match: {{model: admin}}, engine: rest, allow: {{claim: {{groups: admin}}}}}}
+  - {{name: of-key, match: {{model: of-key}}, engine: rest, allow: {{key: "0123456789ab"}}}}
+  - {{name: of-ann, match: {{model: of-ann}}, engine: rest, allow: {{key: "sub:ann"}}}}
   - {{name: of-acme, match: {{model: m, tenant: acme}}, engine: rest}}
   - {{name: grpc, match: {{model: g}}, engine: by-grpc}}
   - {{name: others, engine: rest}}
@@ -129,7 +131,7 @@ def test_a_token_of_a_file(scene: Scene) -> None:
     assert scene.rest.received[-1]["x-tenant"] == "acme"
     assert "authorization" not in scene.rest.received[-1]
     entry = [entry for entry in scene.served.entries() if entry["request_id"] == "t"][-1]
-    assert (entry["tenant"], entry["key"]) == ("acme", "ann")
+    assert (entry["tenant"], entry["key"]) == ("acme", "sub:ann")
     assert infer(scene.served, bearer(scene.api_key)).status_code == 200
     assert infer(scene.served, bearer(scene.by_file.token("a", aud=["x", "other"], tenant="zen"))).status_code == 200
 
@@ -268,6 +270,13 @@ def test_a_token_ends_with_its_expiry(scene: Scene, monkeypatch: pytest.MonkeyPa
             by_grpc.infer("g", inputs(triton_grpc), headers=bearer(token))
         assert refused.value.status() == "StatusCode.UNAUTHENTICATED"
         assert client.post(url, json={}, headers=bearer(token)).status_code == 401
+
+
+def test_a_subject_is_no_id_of_a_key(scene: Scene) -> None:
+    """A token whose subject is written as the id of an API key is not that key: subjects are named by `sub:`."""
+    as_key = scene.by_file.token("a", sub="0123456789ab")
+    assert infer(scene.served, bearer(as_key), "of-key").status_code == 403
+    assert infer(scene.served, bearer(scene.by_file.token("a")), "of-ann").status_code == 200
 
 
 def test_claims_let_a_caller_in(scene: Scene) -> None:
