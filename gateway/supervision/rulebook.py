@@ -241,6 +241,11 @@ class Rulebook:
         """Whether other keys of clients are in force than before, under rules whose texts are the same."""
         if self.rules.auth is before and before is not None:  # a version that the files on disk do not have
             loaded = await asyncio.to_thread(self._judged, self.texts)
+            if loaded.rules is None:
+                what = (
+                    "revocations are not applied until the files have no error, and clients' old keys stay in force: %s"
+                )
+                _log.error(what, "; ".join(map(str, loaded.errors[:3])))
             if loaded.rules is None or loaded.rules.auth == before:
                 return False
             self._use(loaded)

@@ -164,6 +164,31 @@ def test_nobody_waits_for_the_watch_at_the_end(tmp_path: Path, monkeypatch: pyte
     asyncio.run(scene())
 
 
+def test_an_error_of_the_rules_does_not_hold_a_revocation_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A key that is taken out of its file is revoked although the rule file has an error; where the file of keys itself
+    has one, or is gone, the log says that revocations are not applied."""
+    keys = tmp_path / "keys" / "clients.yaml"
+    keys.parent.mkdir()
+    keys.write_text("- {id: '000000000001', tenant: acme, hash: 'sha256:" + "0" * 64 + "'}\n")
+    file = rule_file(tmp_path, RULES + "auth: {keys: keys/clients.yaml}\n")
+
+    def warned() -> int:
+        return sum("revocations are not applied" in record.message for record in caplog.records)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        keys.write_text("- {id: x}\n")
+        await until(lambda: warned() == 1)
+        keys.unlink()
+        await until(lambda: warned() > 1)
+        file.write_text(BAD_RULES + "auth: {keys: keys/clients.yaml}\n")
+        keys.write_text("# nobody\n")
+        auth = (await coming).auth
+        assert auth is not None and auth.keys[0].keys == ()
+        assert any("nobody" in problem for problem in book.problems)
+
+    play(file, scene)
+
+
 def test_a_changed_file_of_keys_is_taken_over(tmp_path: Path) -> None:
     """Keys of clients that are added to their file are in force without a change of the rules, under rules that an
     operator has put in force, too; a mistake in the file changes nothing."""
