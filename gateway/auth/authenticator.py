@@ -14,8 +14,10 @@ Field = tuple[bytes, bytes]
 
 CREDENTIAL_FIELDS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 
-# Verified credentials that a worker remembers, of 300 bytes each.
+# Verified credentials that a worker remembers: their number, and the bytes of their fields. Fields with
+# spaces around the credential are verified each time.
 MAX_KNOWN = 10_000
+MAX_KNOWN_BYTES = 16 << 20
 
 _BEARER = b"bearer "
 _ANONYMOUS = Identity()
@@ -42,6 +44,7 @@ class Authenticator:
         self._keys = ApiKeys(key for file in spec.keys for key in file.keys)
         # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
         self.verified: dict[Field, Identity] = {}
+        self._num_verified_bytes = 0
         self._absent = _MISSING if spec.required else _ANONYMOUS
 
     def identify(self, fields: Sequence[Field]) -> Identity:
@@ -54,10 +57,20 @@ class Authenticator:
             return self._absent
         identity = self._verify(fields)
         if identity.error is None and len(fields) == 1:
-            if len(self.verified) >= MAX_KNOWN:
-                self.verified.clear()
-            self.verified[fields[0]] = identity
+            self._remember(fields[0], identity)
         return identity
+
+    def _remember(self, field: Field, identity: Identity) -> None:
+        name, value = field
+        credential = value[len(_BEARER) :] if name == b"authorization" else value
+        if credential != credential.strip():  # one credential has a field for each number of spaces
+            return
+        num_bytes = len(value)
+        if len(self.verified) >= MAX_KNOWN or self._num_verified_bytes + num_bytes > MAX_KNOWN_BYTES:
+            self.verified.clear()
+            self._num_verified_bytes = 0
+        self.verified[field] = identity
+        self._num_verified_bytes += num_bytes
 
     def _verify(self, fields: Sequence[Field]) -> Identity:
         credential = b""

@@ -21,9 +21,10 @@ from gateway.protocol.principal import Principal
 
 _log = logging.getLogger(__name__)
 
-# Bounds: of a token, of tokens that are remembered, and of those that are being verified.
+# Bounds: of a token, of tokens that are remembered and their bytes, and of those that are being verified.
 _MAX_TOKEN_BYTES = 8192
 _MAX_RESULTS = 10_000
+_MAX_RESULT_BYTES = 16 << 20
 _MAX_WAITING = 1000
 _MAX_TEXT = 256
 # How long a refusal is remembered: a token may be valid once its issuer has published a key.
@@ -43,6 +44,7 @@ class TokenVerifier:
         self.claims = frozenset(claims)
         self._key_sets = {spec.issuer: KeySet(spec) for spec in self.specs}
         self._results: dict[bytes, Identity] = {}
+        self._num_result_bytes = 0
         self._waiting: dict[bytes, list[Done]] = {}
         self._threads = ThreadPoolExecutor(4, "tokens")
 
@@ -77,9 +79,11 @@ class TokenVerifier:
             done()
 
     def _store(self, token: bytes, identity: Identity) -> None:
-        if len(self._results) >= _MAX_RESULTS:
+        if len(self._results) >= _MAX_RESULTS or self._num_result_bytes + len(token) > _MAX_RESULT_BYTES:
             self._results.clear()
+            self._num_result_bytes = 0
         self._results[token] = identity
+        self._num_result_bytes += len(token)
 
     # In a thread
 
