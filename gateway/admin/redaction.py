@@ -24,7 +24,7 @@ _LINE = re.compile(
     rf"((?<![A-Za-z0-9]){_WORDS}[\"']?\s*[:=]\s*)(?=\S)(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)", re.IGNORECASE
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.I)
-_OUR_KEY = re.compile(r"\bpmi?-[0-9a-f]{8,12}-[A-Za-z0-9_-]+")
+_OUR_KEY = re.compile(r"\bpm[is]?-[0-9a-f]{8,12}-[A-Za-z0-9_-]+")
 _IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
 
 

@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PASSWORD = re.compile(r"://(?:[^/@]*|[^/@:]*:.*)@")
 _SECRET = re.compile(r"--?[^=]*(?:key|token|secret|password)[^=]*", re.IGNORECASE)
 # Options that look like one of a secret, and take a file or a number; --...-file takes a file, too.
-_NO_SECRETS = frozenset({"--tls-key", "--admin-keys", "--max-batch-tokens"})
+_NO_SECRETS = frozenset({"--tls-key", "--admin-tls-key", "--admin-keys", "--max-batch-tokens"})
 # A line break ends a line of a unit; plistlib raises ValueError for other control characters. The last are bytes of
 # the command line that are not UTF-8.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
