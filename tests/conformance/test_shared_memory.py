@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
@@ -91,6 +92,10 @@ def test_a_region_belongs_to_its_client(triton: TritonProcess, shared: GatewayPr
                 assert (*attempt[:2], without_codes(str(attempt[2]).encode()).decode()) == missing
             taken = outcome(lambda o=other: o.register_system_shared_memory("x", "pointsman_owned", SIZE, headers=hers))
             assert taken[0] == "refused" and "registered by another client" in taken[2]
+            nul = outcome(
+                lambda o=other: o.register_system_shared_memory("x", "/pointsman_owned\0x", SIZE, headers=hers)
+            )
+            assert nul[0] == "refused" and "NUL" in nul[2]
             assert other.unregister_system_shared_memory("mine", headers=hers) is None
             assert other.unregister_system_shared_memory(headers=hers) is None
             infer(other, each, mine)
@@ -110,6 +115,33 @@ def test_a_region_belongs_to_its_client(triton: TritonProcess, shared: GatewayPr
         assert names(client, mine) == ["mine"] and names(client, hers) == []
         eventually(lambda: released(lambda: client.unregister_system_shared_memory(headers=mine)))
         assert names(client, mine) == [] and names(direct, {}) == []
+
+
+# After what is a whole registration of /pointsman_owned for Triton.
+SPELLINGS = {
+    "NaN": (b', "x": NaN}', 403),
+    "no UTF-8": (b', "x": "\xff"}', 400),
+    "NUL": (b"}\0", 400),
+    "deep": (b', "x": %b%b}' % (b"[" * 1100, b"]" * 1100), 400),
+    "doubled": (b', "key": "/pointsman_hers"}', 400),
+}
+
+
+def test_no_spelling_registers_the_object_of_another(
+    triton: TritonProcess, shared: GatewayProcess, region: Any
+) -> None:
+    """Triton takes bodies that are no JSON, and of a key that comes twice the first; the gateway refuses these."""
+    mine, hers = {"x-forwarded-for": ALICE}, {"x-forwarded-for": MALLORY}
+    path = "/v2/systemsharedmemory/region/spelled/register"
+    text = b'{"key": "//pointsman_owned", "offset": 0, "byte_size": %d' % SIZE
+    with client_of("rest", shared) as client:
+        client.register_system_shared_memory("mine", "/pointsman_owned", 3 * SIZE, headers=mine)
+        for name, (end, status) in SPELLINGS.items():
+            assert httpx.post(triton.http_url + path, content=text + end).status_code == 200, name
+            httpx.post(triton.http_url + path.replace("/register", "/unregister")).raise_for_status()
+            reply = httpx.post(f"http://127.0.0.1:{shared.port('http')}{path}", content=text + end, headers=hers)
+            assert (name, reply.status_code) == (name, status)
+        eventually(lambda: released(lambda: client.unregister_system_shared_memory(headers=mine)))
 
 
 def test_streams_use_regions(shared: GatewayProcess, region: Any) -> None:

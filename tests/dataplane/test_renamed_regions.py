@@ -1,6 +1,7 @@
 """Shared memory regions in REST inferences, as engines get them."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
@@ -99,6 +100,114 @@ def test_a_client_sees_its_own_regions_alone(tmp_path: Path) -> None:
                 assert (reply.status, reply.body) == (403, b'{"error": "restricted"}')
             taken = post("/v2/systemsharedmemory/region/x/register", b'{"key": "other", "byte_size": 1}')
             assert (await it.ask(taken)).status == 403
+        engine.stop()
+
+    run(scene())
+
+
+OTHERS = b'"key": "//other", "offset": 0, "byte_size": 1'
+_KEYLESS = b'"offset": 0, "byte_size": 1'
+# Registrations of another client's object, which Triton reads, or of which it reads another key; and the status.
+OF_ANOTHER = {
+    "without a slash": (b'{"key": "other", %b}' % _KEYLESS, 403),
+    "slashes": (b'{"key": "///other", %b}' % _KEYLESS, 403),
+    "escapes": (b'{"k\\u0065y": "\\/other", %b}' % _KEYLESS, 403),
+    "NaN": (b'{%b, "x": NaN}' % OTHERS, 403),
+    "byte order mark": (b"\xef\xbb\xbf{%b}" % OTHERS, 403),
+    "parameters": (b'{"parameters": {"key": "/mine"}, %b}' % OTHERS, 403),
+    "lone surrogate": (b'{%b, "x": "\\ud800"}' % OTHERS, 400),
+    "no UTF-8": (b'{%b, "x": "\xff"}' % OTHERS, 400),
+    "no UTF-8 and NaN": (b'{%b, "x": "\xff", "y": NaN}' % OTHERS, 400),
+    "NUL behind": (b"{%b}\0" % OTHERS, 400),
+    "text behind": (b"{%b} x" % OTHERS, 400),
+    "deep": (b'{%b, "x": %b%b}' % (OTHERS, b"[" * 1100, b"]" * 1100), 400),
+    "its key first": (b'{%b, "key": "/mine"}' % OTHERS, 400),
+    "its key last": (b'{"key": "/mine", %b}' % OTHERS, 400),
+    "key and NUL": (b'{"key": "/other\\u0000x", %b}' % _KEYLESS, 400),
+    "UTF-16": ((b"{%b}" % OTHERS).decode().encode("utf-16"), 400),
+    "compressed": (gzip.compress(b"{%b}" % OTHERS), 400),
+    "array": (b"[{%b}]" % OTHERS, 400),
+    "no key": (b"{%b}" % _KEYLESS, 400),
+    "key is no text": (b'{"key": ["/other"], %b}' % _KEYLESS, 400),
+}
+
+
+def lists(*regions: object) -> Engine:
+    """An engine that lists these regions, by whatever request."""
+    body = json.dumps(regions).encode()
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    return Engine(answer)
+
+
+def test_no_spelling_registers_the_object_of_another(tmp_path: Path) -> None:
+    """A registration that engines could read otherwise than the gateway reaches none."""
+
+    async def scene() -> None:
+        engine = lists({"name": "r", "key": "/other"})
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            for name, (body, status) in OF_ANOTHER.items():
+                fields = ["Content-Encoding: gzip"] if name == "compressed" else []
+                reply = await it.ask(post("/v2/systemsharedmemory/region/x/register", body, *fields))
+                assert (name, reply.status) == (name, status)
+                assert b"another client" in reply.body if status == 403 else b"register request" in reply.body
+            assert not [received.line for received in engine.received if received.line.startswith("POST")]
+        engine.stop()
+
+    run(scene())
+
+
+# What engines get: the fields that were read, alone and once.
+WRITTEN_ANEW = {
+    "system": (b'\xef\xbb\xbf{"x": NaN, "byte_size": 8, "key": "//k"}', {"key": "//k", "offset": 0, "byte_size": 8}),
+    "cuda": (
+        b'{"raw_handle": {"b64": "AAAA", "x": 1}, "device_id": 1, "byte_size": 8, "key": "/k", "y": 1}',
+        {"raw_handle": {"b64": "AAAA"}, "device_id": 1, "byte_size": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("memory", WRITTEN_ANEW)
+def test_engines_get_registrations_written_anew(tmp_path: Path, memory: str) -> None:
+    body, written = WRITTEN_ANEW[memory]
+
+    async def scene() -> None:
+        engine = lists()
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            assert (await it.ask(post(f"/v2/{memory}sharedmemory/region/x/register", body))).status == 200
+            assert json.loads(engine.received[-1].body) == written
+        engine.stop()
+
+    run(scene())
+
+
+# Lists of regions that do not say whose an object is; a name of any bytes does not hide the others.
+LISTS = {
+    "failure": (500, b'{"error": "busy"}', 500),
+    "no JSON": (200, b"", 502),
+    "no array": (200, b"{}", 502),
+    "name of bytes": (200, b'[{"name": "\xff", "key": "/k"}, {"name": "r", "key": "/other"}]', 403),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_nothing_is_registered_where_the_owner_is_not_known(tmp_path: Path, case: str) -> None:
+    status, listed, expected = LISTS[case]
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(listed), listed))
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            reply = await it.ask(post("/v2/systemsharedmemory/region/x/register", b"{%b}" % OTHERS))
+            assert reply.status == expected
+            assert len(engine.received) == 1
         engine.stop()
 
     run(scene())

@@ -25,7 +25,7 @@ from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.region_owner import client_address, is_own_address, region_owner
 from gateway.dataplane.rest.model_list import list_models, one_model
-from gateway.dataplane.rest.region_operations import OwnRegions, RegionPath, object_key, without_code
+from gateway.dataplane.rest.region_operations import OwnRegions, RegionPath, Registration, without_code
 from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -225,7 +225,10 @@ class FleetOperation(LocalHandler):
             await self._client.plane.share_memory()
         own = OwnRegions(self._client.plane.region_names, self._owner)
         if path.action == "register":
-            await self._check_object(questions, path, own, object_key(body))
+            registration = Registration.read(path, body, self._client.plane.json_bounds)
+            if failures := await self._check_object(questions, path, own, registration.key):
+                return _agreed(failures, self._names_engines)
+            body = registration.body
         elif not name:
             every = path.action == "unregister"
             return await self._unregister_all(questions, path, own) if every else await self._list(questions, path, own)
@@ -254,11 +257,16 @@ class FleetOperation(LocalHandler):
             text = f"shared memory is memory of the gateway's host, and {self._address} is another host"
             raise GatewayError(ErrorKind.FORBIDDEN, f"{text}: --allow-control shared-memory lets it register regions")
 
-    async def _check_object(self, questions: list[Question], path: RegionPath, own: OwnRegions, key: str) -> None:
-        """Raises: GatewayError(FORBIDDEN) where another client has registered the same object."""
+    async def _check_object(self, questions: list[Question], path: RegionPath, own: OwnRegions, key: str) -> list[Any]:
+        """The failures of engines that do not say who has registered the object. Raises: GatewayError(FORBIDDEN) where
+        it is another client."""
+        failures = []
         for answer in await self._query(_at(questions, path.target("", "status")), b"", "GET") if key else ():
-            if isinstance(answer, HttpReply) and answer.is_good and own.is_taken(key, answer.body):
+            if isinstance(answer, GatewayError) or not answer.is_good:
+                failures.append(answer)
+            elif own.is_taken(key, answer.body):
                 raise GatewayError(ErrorKind.FORBIDDEN, f"shared memory object '{key}' is registered by another client")
+        return failures[:1]
 
     async def _list(self, questions: list[Question], path: RegionPath, own: OwnRegions) -> AggregatedReply:
         answers = await self._query_available(questions, b"")

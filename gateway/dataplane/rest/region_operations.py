@@ -8,9 +8,17 @@ from urllib.parse import unquote
 
 import orjson
 
+from gateway.protocol import protobuf
+from gateway.protocol.conversion.control_repository import CUDA_BODY, SYSTEM_BODY
+from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
+from gateway.protocol.json_bounds import JsonBounds
 from gateway.protocol.region_names import RegionNames
 
 _PATH = re.compile(r"(/v2/(?:system|cuda)sharedmemory)(?:/region/([^/?]+))?/(\w+)(.*)")
+_FORMS = {
+    "/v2/systemsharedmemory": (SYSTEM_BODY, "inference.SystemSharedMemoryRegisterRequest"),
+    "/v2/cudasharedmemory": (CUDA_BODY, "inference.CudaSharedMemoryRegisterRequest"),
+}
 
 
 class RegionPath(NamedTuple):
@@ -71,23 +79,40 @@ class OwnRegions:
 
 
 def _regions(body: bytes) -> list[dict[str, Any]]:
+    """Raises: GatewayError(UPSTREAM_PROTOCOL): whose the objects are is not known without them."""
     try:
-        regions = orjson.loads(body)
+        regions = orjson.loads(body.decode("utf-8", "replace"))  # Triton takes names of any bytes
     except orjson.JSONDecodeError:
-        return []
+        regions = None
     if not isinstance(regions, list):
-        return []
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "an engine listed its shared memory in no array of JSON")
     return [each for each in regions if isinstance(each, dict) and isinstance(each.get("name"), str)]
 
 
-def object_key(body: bytes) -> str:
-    """The object that a registration names; "" where it names none."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return ""
-    key = fields.get("key") if isinstance(fields, dict) else None
-    return key if isinstance(key, str) else ""
+class Registration(NamedTuple):
+    """A region as a client registers it. `key` names its object, and is "" of memory that is a GPU's; `body` has the
+    fields alone, written anew, so that an engine reads what was checked here."""
+
+    key: str
+    body: bytes
+
+    @classmethod
+    def read(cls, path: RegionPath, body: bytes, bounds: JsonBounds) -> Registration:
+        """Raises: GatewayError(BAD_REQUEST) where readers of JSON, or of the key, could differ."""
+        form, name = _FORMS[path.memory]
+        message = protobuf.message(name)()
+        try:
+            value = bounds.read(body)
+            if not isinstance(value, dict):
+                raise ValueError("it is no object")
+            form.read(message, value)
+        except ValueError as error:
+            raise bad_request(f"failed to parse the shared memory register request: {error}") from error
+        fields = form.write(message)
+        key = fields.get("key", "")
+        if "\0" in key:
+            raise bad_request("'key' of the shared memory register request has a NUL, where engines end it")
+        return cls(key, orjson.dumps(fields))
 
 
 def without_code(body: bytes, code: str) -> bytes:
