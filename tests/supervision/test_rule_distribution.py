@@ -31,7 +31,7 @@ def book_in(folder: Path, text: str = RULES) -> Rulebook:
     """A gateway's rulebook, with rules in a folder of its own."""
     folder.mkdir()
     file = rule_file(folder, text)
-    book = Rulebook([file])
+    book = Rulebook([file], api_variables=["ROUTE"])
     book.open(loaded(file))
     return book
 
