@@ -34,6 +34,9 @@ def binary(tail: bytes) -> bytes:
 REQUESTS = {
     "JSON": (post(INFER, TEXT), RENAMED, None),
     "binary": (binary(b"tail"), RENAMED + b"tail", str(len(RENAMED))),
+    "length beyond the body": (post(INFER, TEXT, "Inference-Header-Content-Length: 99999"), TEXT, "99999"),
+    "length of 5000 digits": (post(INFER, TEXT, f"Inference-Header-Content-Length: {'9' * 5000}"), TEXT, "9" * 5000),
+    "length that is no number": (post(INFER, TEXT, "Inference-Header-Content-Length: -1"), TEXT, "-1"),
     "chunks": (chunked(TEXT[:30], TEXT[30:]), RENAMED, None),
     "no region": (post(INFER, b'{"inputs":[]}'), b'{"inputs":[]}', None),
     "compressed": (post(INFER, TEXT, "Content-Encoding: gzip"), TEXT, None),

@@ -28,6 +28,9 @@ _LENGTH = b"content-length"
 _JSON_LENGTH = b"inference-header-content-length"
 _BLANKS = b" \t"
 
+# The longest Inference-Header-Content-Length that is read as one, in digits.
+_MAX_DIGITS = 10
+
 # Fields that the gateway itself reads in a `PreparedHead`: few clients differ in them.
 _FEW_DIFFER_IN = HOP_BY_HOP | {
     b"content-encoding",
@@ -153,6 +156,12 @@ class Request:
         Raises: ValueError.
         """
         return cls(plan, fields, b"".join([b"%b: %b\r\n" % field for field in fields if field[0] != _REQUEST_ID]))
+
+    @property
+    def json_bytes(self) -> int | None:
+        """`json_length` as a number; None where there is none, or what stands there is no length of a body."""
+        length = self.json_length
+        return int(length) if length and length.isdigit() and len(length) < _MAX_DIGITS else None
 
     def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body is rewritten, that length."""

@@ -12,8 +12,6 @@ from gateway.wire.content_codec import inflated
 from gateway.wire.grpc import inflated_too_long
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
-# The longest Inference-Header-Content-Length that is read as one, in digits.
-_MAX_DIGITS = 10
 _RAW = BodyFacts(
     error=bad_request("a raw binary request (Inference-Header-Content-Length: 0) has no parameters and no named inputs")
 )
@@ -29,9 +27,7 @@ def document(request: Request, data: bytes, limits: Limits) -> bytes:
     """
     body = decoded(request, data, limits)
     if len(body) > SHORT_BYTES:
-        length = request.json_length
-        is_cut = length is not None and length.isdigit() and len(length) < _MAX_DIGITS
-        text = body[: int(length)] if is_cut and length is not None else body
+        text = body[: request.json_bytes]
         bounds, short = limits.json_bounds, without_numbers(text)
         num_numbers, num_arrays = (text.count(mark) - short.count(mark) for mark in (b",", b"["))
         bounds.check_values(short, num_numbers + 16 * num_arrays)
@@ -159,7 +155,7 @@ class RequestBody:
         """
         if self._request.json_length and not self._request.json_length.strip(b"0"):
             return _RAW if operation is Operation.INFER else _NOT_RAW
-        length = self._json_bytes() if self._request.plan.encoding is None else None
+        length = self._request.json_bytes if self._request.plan.encoding is None else None
         if not self.is_complete and (length is None or self.size < length):
             return None
         data = b"".join(self._pieces)
@@ -180,11 +176,6 @@ class RequestBody:
         if self._request.plan.encoding is not None:
             return True
         return b'"sequence_id"' in b"".join(self._pieces)
-
-    def _json_bytes(self) -> int | None:
-        """Where the JSON ends and binary tensors start; None where all of the body is JSON."""
-        declared = self._request.json_length or b""
-        return int(declared) if declared.isdigit() and len(declared) < 10 else None
 
     def _forget(self) -> None:
         """Drop what is sent: it is too long to be sent again."""

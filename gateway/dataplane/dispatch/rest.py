@@ -63,9 +63,6 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, Ll
 from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.protocol.v2_facts import read_body_facts, read_parameters
 
-# The longest Content-Length, in digits.
-_MAX_DIGITS = 10
-
 # The APIs of engines that are the client's own bytes, where the target passes them.
 _V2_APIS = (None, *OF_V2)
 # The APIs of engines for tensors.
@@ -179,8 +176,7 @@ def _session_in_body(client: Client, request: Request, body: bytes) -> AnySessio
     Raises: GatewayError(BODY_TOO_LARGE) where it has too many values.
     """
     plan = request.plan
-    length = request.json_length
-    end = int(length) if length is not None and length.isdigit() and len(length) < _MAX_DIGITS else len(body)
+    end = request.json_bytes
     for word in plan.snapshot.session_words:
         if body.find(word, 0, end) >= 0:
             break

@@ -219,9 +219,12 @@ class FleetOperation(LocalHandler):
                 ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
             )
         path = RegionPath.of(self._plan.head.target)
-        name = path.name(by_grpc=self._plan.facts.protocol == "grpc")
+        by_grpc = self._plan.facts.protocol == "grpc"
+        name = path.name(by_grpc=by_grpc)
         if path.action == "register":
             self._check_client_host()
+            if not by_grpc:
+                path.check_region()
             await self._client.plane.share_memory()
         own = OwnRegions(self._client.plane.region_names, self._owner)
         if path.action == "register":

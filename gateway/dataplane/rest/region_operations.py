@@ -36,6 +36,12 @@ class RegionPath(NamedTuple):
         memory, region, action, query = found.groups("")
         return cls(memory, region, action, query)
 
+    def check_region(self) -> None:
+        """Raises: GatewayError(BAD_REQUEST) where no region is named, as Triton's REST says whatever the body is."""
+        if not self.region:
+            memory = self.memory.removeprefix("/v2/").removesuffix("sharedmemory")
+            raise bad_request(f"'region name' is necessary to register {memory} shared memory region")
+
     def name(self, *, by_grpc: bool) -> str:
         """The region's name as inferences name it: Triton's REST does not resolve escapes."""
         return unquote(self.region) if by_grpc else self.region

@@ -13,18 +13,18 @@ _FORWARDED_FOR = b"x-forwarded-for"
 
 def has_names(request: Request, body: RequestBody) -> bool:
     """Whether the part of a body that names regions is there."""
-    length = request.json_length
-    return body.is_complete or (length is not None and length.isdigit() and body.size >= int(length))
+    length = request.json_bytes
+    return body.is_complete or (length is not None and body.size >= length)
 
 
 def with_names_at_engine(client: Client, request: Request, body: bytes) -> tuple[Request, bytes]:
-    """The request, and what has come of its body, with the names at engines. A compressed body stays as it is."""
+    """The request, and what has come of its body, with the names at engines. A compressed body stays as it is, and so
+    does one whose JSON has no length that fits it."""
     plan = request.plan
     declared = request.json_length
-    is_readable = plan.encoding is None and plan.json_length is None and (declared is None or declared.isdigit())
-    if not is_readable:
+    end = len(body) if declared is None else request.json_bytes
+    if plan.encoding is not None or plan.json_length is not None or end is None or end > len(body):
         return request, body
-    end = len(body) if declared is None else int(declared)
     names, trusts = client.plane.region_names, client.plane.settings.trust_forwarded
     address = client_address(client.peer, request.value(_FORWARDED_FOR) if trusts else None, trust_forwarded=trusts)
     renamed = names.rename_in_json(region_owner(plan.principal, address), body[:end])
