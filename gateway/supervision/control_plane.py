@@ -75,7 +75,7 @@ class ControlPlane:
                 experiment_changed=lambda: self.experiments.wake(),
             ),
         )
-        self.rule_manager = RuleManager(book, self.replicas, self.store, self._use_rules, self.workers.count)
+        self.rule_manager = RuleManager(book, self.replicas, self.store, self._use_rules, self.workers.settle)
         self.experiments = self._make_experiments()
         self.decisions = DecisionFeed(
             self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)

@@ -149,6 +149,16 @@ class WorkerPool:
         self._kill_hung(asyncio.get_running_loop().time())
         await self.query(messages.GetCounters())
 
+    async def settle(self) -> None:
+        """Wait until all workers have taken what was sent to them; a worker that hangs is told in the log."""
+        seconds = start_seconds(self._rules)
+        num_workers = len(self._workers)
+        num_late = num_workers - len(await self.query(messages.GetCounters(), seconds))
+        if num_late:
+            _log.warning(
+                "%d of %d workers have not taken rules %d in %g s", num_late, num_workers, self.number, seconds
+            )
+
     async def requests(self, limit: int) -> list[LiveRequest]:
         """The oldest requests under way, the oldest first, as far as the workers answer in time."""
         lists: list[list[LiveRequest]] = await self.query(messages.ListRequests(limit))
@@ -159,7 +169,7 @@ class WorkerPool:
         return sum(await self.query(messages.CancelRequest(id), _COMMAND_SECONDS))
 
     async def query(self, request: Any, timeout: float | None = None) -> list[Any]:
-        """The workers' replies, as far as they come in time."""
+        """The workers' replies, as far as they come in time and the workers live."""
         self._token += 1
         loop = asyncio.get_running_loop()
         waiting: dict[tuple[int, ChildProcess], asyncio.Future[Any]]
@@ -170,7 +180,7 @@ class WorkerPool:
             await asyncio.wait(waiting.values(), timeout=timeout or _ANSWER_SECONDS)
         for key in waiting:
             self._replies.pop(key, None)
-        return [reply.result() for reply in waiting.values() if reply.done()]
+        return [reply.result() for reply in waiting.values() if reply.done() and not reply.cancelled()]
 
     def send(self, message: messages.Message) -> None:
         """Send a message to all workers."""
@@ -289,6 +299,9 @@ class WorkerPool:
         self._workers.discard(worker)
         self._unanswered_since.pop(worker, None)
         self._serving.pop(worker, None)
+        for (_, queried), reply in self._replies.items():
+            if queried is worker:
+                reply.cancel()
         self.counters.retire(worker)
 
     def _received(self, worker: ChildProcess, message: messages.Message) -> None:

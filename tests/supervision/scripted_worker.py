@@ -8,6 +8,8 @@ It serves no port. The modes:
     once        serves the first time; then two successors die before one serves
     slow        reads messages, but does not serve; ends on a drain message
     silent      serves, but does not send its counters
+    late        serves, but sends its counters after 0.3 s
+    frail       serves, and dies when it is to send its counters
     stubborn    serves, but does not drain
 """
 
@@ -15,6 +17,7 @@ import pickle
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from gateway.control.channel import encode
@@ -74,6 +77,10 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, Query) and isinstance(message.request, GetCounters) and mode != "silent":
+        if mode == "frail":
+            sys.exit(4)
+        if mode == "late":
+            time.sleep(0.3)
         control.sendall(encode(QueryReply(message.token, counted())))
     elif isinstance(message, Drain):
         note(notes, "drain")

@@ -150,6 +150,42 @@ def test_counts_outlive_a_worker(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(("mode", "is_counted"), [("late", True), ("frail", False)])
+def test_settled_workers_have_what_was_sent(
+    mode: str, is_counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of the rules waits for a busy worker, however long a scrape would; one that dies is not waited for."""
+    monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.001)
+    monkeypatch.setattr(worker_pool, "_START_SECONDS", 2 * DEADLINE_SECONDS)
+
+    async def scene() -> None:
+        async with force_of(mode, tmp_path) as force:
+            await force.start()
+            force.use_rules(any_rules(tmp_path), 2)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await force.settle()
+            assert "rules 2" in (tmp_path / "notes").read_text()
+            assert bool(force.counters.series()) is is_counted
+
+    asyncio.run(scene())
+
+
+def test_a_worker_that_does_not_settle_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def scene() -> None:
+        async with force_of("silent", tmp_path) as force:
+            await force.start()
+            monkeypatch.setattr(worker_pool, "_START_SECONDS", 0.05)
+            await force.settle()
+
+    asyncio.run(scene())
+    (line,) = [record.getMessage() for record in caplog.records if "have not taken" in record.getMessage()]
+    assert line.startswith("1 of 1 workers have not taken rules 1 in 0.0")
+
+
 def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape waits only briefly for a busy worker's counters and continues without them."""
     monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.05)
