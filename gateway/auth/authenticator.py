@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from time import time
 
 from gateway.auth.api_keys import ApiKeys
+from gateway.auth.certificates import CertificateNames
 from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
 from gateway.auth.token_verifier import TokenVerifier
 from gateway.config.auth_specs import CREDENTIAL_HEADERS, AuthSpec
+from gateway.net.client_certificate import ClientCertificate
 
 Field = tuple[bytes, bytes]
 
@@ -23,6 +25,9 @@ _BEARER = b"bearer "
 _ANONYMOUS = Identity()
 _MISSING = Identity(
     error=unauthenticated("this gateway needs an API key: send 'authorization: Bearer KEY' or 'x-api-key: KEY'")
+)
+_NO_CERTIFICATE = Identity(
+    error=unauthenticated("this gateway needs a client certificate, and the connection has shown none")
 )
 _NOT_BEARER = invalid("the field authorization must be 'Bearer' and an API key")
 _AMBIGUOUS = invalid("the request has several credentials: send one")
@@ -45,7 +50,9 @@ class Authenticator:
         # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
         self.verified: dict[Field, Identity] = {}
         self._num_verified_bytes = 0
-        self._absent = _MISSING if spec.required else _ANONYMOUS
+        self.certificates = CertificateNames(spec.certificates)
+        self._is_required = spec.required
+        self._absent = (_MISSING if spec.reads_credentials else _NO_CERTIFICATE) if spec.required else _ANONYMOUS
 
     def identify(self, fields: Sequence[Field]) -> Identity:
         """Who sends a request with these credential fields, names in lower case."""
@@ -59,6 +66,11 @@ class Authenticator:
         if identity.error is None and len(fields) == 1:
             self._remember(fields[0], identity)
         return identity
+
+    def identify_certificate(self, certificate: ClientCertificate) -> Identity:
+        """Who sends requests without a credential field on a connection with this certificate."""
+        identity = self.certificates.identify(certificate)
+        return identity if identity.error is None or self._is_required else _ANONYMOUS
 
     def _remember(self, field: Field, identity: Identity) -> None:
         name, value = field

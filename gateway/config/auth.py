@@ -6,7 +6,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.config.auth_specs import CREDENTIAL_HEADERS, ApiKeySpec, AuthSpec, JwksSpec, JwtSpec, KeyFileSpec
+from gateway.config.auth_specs import (
+    CREDENTIAL_HEADERS,
+    ApiKeySpec,
+    AuthSpec,
+    CertificateSpec,
+    JwksSpec,
+    JwtSpec,
+    KeyFileSpec,
+)
 from gateway.config.specs import RulesSpec
 from gateway.protocol.jwks import read_key_set
 from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
@@ -86,7 +94,7 @@ def check_access(rules: RulesSpec, reading: Reading) -> None:
 
 def check_credentials(rules: RulesSpec, reading: Reading) -> None:
     """Authentication takes credentials out of requests: rules that go by such a header would never hold."""
-    if rules.auth is None:
+    if rules.auth is None or not rules.auth.reads_credentials:
         return
     for route in rules.routes:
         for name in CREDENTIAL_HEADERS & route.match.header.keys():
@@ -153,8 +161,30 @@ def _jwt(node: Node, reading: Reading) -> JwtSpec | None:
     return spec
 
 
+def _certificate(node: Node, reading: Reading) -> CertificateSpec | None:
+    spec = _CERTIFICATE(node, reading)
+    if spec is None:
+        return None
+    if len(spec.kinds) != 1:
+        reading.error(node.location, "a certificate has one name: of 'uri', 'dns', 'email' and 'subject'")
+    elif (num_tenants := spec.name.count("{tenant}")) + bool(spec.tenant) != 1:
+        cure = "write 'tenant', or '{tenant}' once for a part of the name"
+        what = "several tenants" if num_tenants else "no tenant"
+        reading.error(node.location, f"certificates with the name {spec.name!r} have {what}: {cure}")
+    else:
+        return spec
+    return None
+
+
 _JWT = record_of("an issuer", JwtSpec, jwks=_jwks)
-_AUTH = record_of("auth", AuthSpec, keys=one_or_many(_key_file), jwt=one_or_many(_jwt))
+_CERTIFICATE = record_of("a certificate", CertificateSpec)
+_AUTH = record_of(
+    "auth",
+    AuthSpec,
+    keys=one_or_many(_key_file),
+    jwt=one_or_many(_jwt),
+    certificates=one_or_many(_certificate),
+)
 
 
 def read_auth(node: Node, reading: Reading) -> AuthSpec | None:
@@ -162,8 +192,9 @@ def read_auth(node: Node, reading: Reading) -> AuthSpec | None:
     auth = _AUTH(node, reading)
     if auth is None:
         return None
-    if not auth.keys and not auth.jwt:
-        reading.error(node.location, "auth names nothing that a caller could be known by: it needs 'keys' or 'jwt'")
+    if not auth.reads_credentials and not auth.certificates:
+        needed = "it needs 'keys', 'jwt' or 'certificates'"
+        reading.error(node.location, f"auth names nothing that a caller could be known by: {needed}")
     for spec in auth.jwt:
         assert spec.location is not None
         reading.declare("issuer", spec.issuer, spec.location)

@@ -93,6 +93,45 @@ class JwtSpec:
     location: Location | None = field(default=None, compare=False)
 
 
+# What separates the parts of a certificate's names of each kind: `*` matches within one part.
+_SEPARATORS = {"uri": "/", "dns": ".", "email": "@", "subject": ","}
+_WILDCARDS = re.compile(r"(\*\*|\*|\{tenant\})")
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSpec:
+    """Client certificates that have a name: one of the first four, a text with `*` for any characters of one part,
+    `**` for any, and `{tenant}` for one part that is the tenant."""
+
+    uri: Text = ""
+    dns: Text = ""
+    email: Text = ""
+    subject: Text = ""  # as RFC 4514 writes it: `CN=batch,O=Acme`
+    tenant: Text = ""  # needed without `{tenant}`
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Those of the names that are given; one, where it is valid."""
+        return [kind for kind in _SEPARATORS if getattr(self, kind)]
+
+    @property
+    def kind(self) -> str:
+        return self.kinds[0]
+
+    @property
+    def name(self) -> str:
+        name: str = getattr(self, self.kind)
+        return name.lower() if self.kind == "dns" else name
+
+    @property
+    def expression(self) -> str:
+        """The regular expression of the name, as a whole."""
+        part = f"[^{_SEPARATORS[self.kind]}]"
+        wildcards = {"**": ".*", "*": f"{part}*", "{tenant}": f"(?P<tenant>{part}+)"}
+        return "".join(wildcards.get(piece) or re.escape(piece) for piece in _WILDCARDS.split(self.name))
+
+
 @dataclass(frozen=True, slots=True)
 class AuthSpec:
     """`auth:`: who may call the inference ports."""
@@ -100,8 +139,14 @@ class AuthSpec:
     keys: tuple[KeyFileSpec, ...] = ()  # named by their paths, relative to the rule file's folder and inside of it
     required: bool = True  # false: a request without a credential goes on without a principal
     jwt: tuple[JwtSpec, ...] = ()  # issuers whose tokens are taken
+    certificates: tuple[CertificateSpec, ...] = ()  # clients' certificates, which the listener has verified
     forward: bool = False  # true: engines receive the credential that the gateway has verified
     location: Location | None = field(default=None, compare=False)
+
+    @property
+    def reads_credentials(self) -> bool:
+        """Whether callers are known by a header, which is the gateway's then."""
+        return bool(self.keys or self.jwt)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -125,5 +170,5 @@ class AccessSpec:
     """Callers; all keys must hold, and within one a list means any of. Texts are globs, case-sensitive."""
 
     tenant: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()  # ids of API keys, or `sub:` and the subjects of tokens
+    key: tuple[str, ...] = ()  # ids of API keys, `sub:` and the subjects of tokens, `cert:` and names
     claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)  # of a claim that is a list, any value

@@ -25,6 +25,7 @@ from gateway.dataplane.context.local_replies import (
 from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
+from gateway.net.client_certificate import ClientCertificate, certificate_of
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
@@ -67,6 +68,7 @@ class Http1ServerConnection(Http1Server):
         "_request",
         "_streams_events",
         "_writes_at_once",
+        "certificate",
         "forwarded_for_line",
         "forwarded_proto_line",
         "is_tls",
@@ -83,6 +85,7 @@ class Http1ServerConnection(Http1Server):
         self._request: Request | None = None
         self._head_end = KEEP_ALIVE_END
         self.is_tls = False
+        self.certificate: ClientCertificate | None = None
         self._writes_at_once = False
         self._streams_events = False
 
@@ -95,6 +98,7 @@ class Http1ServerConnection(Http1Server):
         self.peer = str(address[0]) if address else "-"
         self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % self.peer.encode("ascii", "replace")
         self.is_tls = transport.get_extra_info("sslcontext") is not None
+        self.certificate = certificate_of(transport) if self.is_tls else None
         self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self.is_tls else b"http")
         # Lingering connections do not count: many refused clients must not keep others out.
         num_served = len(self.plane.connections) - self.plane.num_lingering
@@ -151,7 +155,7 @@ class Http1ServerConnection(Http1Server):
 
     def _head_received(self, head: bytes, body: bytes) -> None:
         try:
-            request = self.plane.read(head, self.peer)
+            request = self.plane.read(head, self)
         except GatewayError as error:
             self._give_up(error)
             return
@@ -325,6 +329,8 @@ class Http1ServerConnection(Http1Server):
     def sweep(self, now: float) -> None:
         if self._handler is not None:
             self._handler.sweep(now)
+        if self.certificate is not None and self.certificate.is_over:
+            self.drain()
         super().sweep(now)
 
     def _close_gently(self) -> None:

@@ -14,6 +14,7 @@ from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.grpc.interfaces import CallHandler
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
+from gateway.net.client_certificate import ClientCertificate, certificate_of
 from gateway.net.http2_transport import Http2Server, Http2Timeouts
 from gateway.net.transfer_rate import TransferRate
 from gateway.protocol.errors import GatewayError
@@ -27,7 +28,7 @@ from gateway.wire.http2.stream import Stream
 class Http2ServerConnection(Http2Server):
     """The front of HTTP/2: hands each stream to a handler."""
 
-    __slots__ = ("_rates", "_unread", "forwarded", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_rates", "_unread", "certificate", "forwarded", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane) -> None:
         limits = plane.settings.limits
@@ -46,6 +47,7 @@ class Http2ServerConnection(Http2Server):
         self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
+        self.certificate: ClientCertificate | None = None
         self.forwarded: Sequence[Field] = ()
         self.passing = b""
 
@@ -55,6 +57,7 @@ class Http2ServerConnection(Http2Server):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
         self.is_tls = transport.get_extra_info("sslcontext") is not None
+        self.certificate = certificate_of(transport) if self.is_tls else None
         self.forwarded = [
             (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
             (b"x-forwarded-proto", b"https" if self.is_tls else b"http"),
@@ -132,4 +135,6 @@ class Http2ServerConnection(Http2Server):
             if stream.receiver is not NO_RECEIVER:  # the end of one may have ended another
                 cast(CallHandler, stream.receiver).sweep(now)
         self._drop_unread(now)
+        if self.certificate is not None and self.certificate.is_over:
+            self.drain()
         super().sweep(now)

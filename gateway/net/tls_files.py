@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from time import time
+from typing import IO
 from weakref import WeakKeyDictionary
 
 from gateway.yaml.problems import Severity
 
 _log = logging.getLogger(__name__)
 
+_FOLDER_OF_DESCRIPTORS = Path("/proc/self/fd")
 _DAY = 86_400
 # Authorities that renew by themselves do so earlier.
 _WARN_DAYS = 14
@@ -82,6 +87,23 @@ def _expiry(path: str) -> str:
     return f"expires on {day}, in {left / _DAY:.0f} days" if left < _WARN_DAYS * _DAY else ""
 
 
+@contextmanager
+def as_files(*contents: bytes) -> Iterator[list[str]]:
+    """Paths at which OpenSSL, which reads keys from files alone, finds these contents; on Linux they are in memory."""
+    with ExitStack() as open_files:
+        paths = []
+        for content in contents:
+            if _FOLDER_OF_DESCRIPTORS.is_dir() and hasattr(os, "memfd_create"):
+                file: IO[bytes] = open_files.enter_context(open(os.memfd_create("pem"), "wb"))  # noqa: PTH123
+                paths.append(str(_FOLDER_OF_DESCRIPTORS / str(file.fileno())))
+            else:
+                file = open_files.enter_context(NamedTemporaryFile())  # only its user may read it
+                paths.append(file.name)
+            file.write(content)
+            file.flush()
+        yield paths
+
+
 # Contexts that follow their files
 
 
@@ -102,7 +124,7 @@ def follow(context: ssl.SSLContext, files: Iterable[str | None], reload: Callabl
 
 
 def reload_changed() -> None:
-    """Read the files that have changed since the last call again. Where they cannot be used, as while they are being
+    """Read the files that have changed since the last call again. Of those that cannot be used, as while they are being
     written, what was read before stays in use."""
     for context, one in list(_followed.items()):
         stamps = stamps_of(one.files)
@@ -112,7 +134,7 @@ def reload_changed() -> None:
         try:
             one.reload(context)
         except OSError as error:  # ssl.SSLError is one
-            _log.warning("the changed TLS files %s cannot be used, the former stay in use: %s", one.files, error)
+            _log.warning("changed TLS files cannot be used, the former stay in use: %s", error)
         else:
             _log.info("the changed TLS files %s are in use", ", ".join(one.files))
 

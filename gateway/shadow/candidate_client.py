@@ -140,6 +140,7 @@ class _GrpcCall(_CandidateCall):
 
     is_call = True
     peer = _PEER
+    certificate = None
     is_tls = False
     forwarded: Sequence[Field] = ()
     passing = b""

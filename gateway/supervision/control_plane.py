@@ -97,6 +97,7 @@ class ControlPlane:
         Raises: StartError.
         """
         self._prober.use(self.book.rules.engines)
+        self._look_at_certificates(self.book.rules)
         if self._embedded_redis is not None and not await self._embedded_redis.start():
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
         await self.rule_manager.join()
@@ -157,6 +158,12 @@ class ControlPlane:
         elif self.workers.rules.auth != rules.auth:
             self.workers.use_rules(rules, number)
             _log.info("other keys of clients are in force")
+        self._look_at_certificates(rules)
+
+    def _look_at_certificates(self, rules: RulesSpec) -> None:
+        tls = self._settings.tls
+        if rules.auth is not None and rules.auth.certificates and (tls is None or tls.client_ca is None):
+            _log.warning("the rules know callers by certificates, and the listener asks for none: use --tls-client-ca")
 
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):

@@ -75,6 +75,24 @@ def test_errors_of_the_section(tmp_path: Path, auth: str, message: str) -> None:
     assert any(message in str(problem) for problem in load(tmp_path, auth).errors), load(tmp_path, auth).problems
 
 
+@pytest.mark.parametrize(
+    "certificate, message",
+    [
+        ("{tenant: a}", "a certificate has one name: of 'uri', 'dns', 'email' and 'subject'"),
+        ("{uri: 'spiffe://a', dns: a, tenant: a}", "a certificate has one name"),
+        ("{uri: 'spiffe://a/*'}", "have no tenant: write 'tenant', or '{tenant}' once"),
+        ("{uri: 'spiffe://a/{tenant}', tenant: a}", "have several tenants"),
+        ("{uri: 'spiffe://{tenant}/{tenant}'}", "have several tenants"),
+        ("{san: a, tenant: a}", "unknown key 'san' in a certificate"),
+    ],
+)
+def test_errors_of_certificates(tmp_path: Path, certificate: str, message: str) -> None:
+    """An entry of `certificates` has one name, and its tenant from one place; the error names the line."""
+    (problem,) = load(tmp_path, f"{{certificates: {certificate}}}").errors
+    assert message in str(problem)
+    assert str(problem).startswith(f"{tmp_path}/rules/rules.yaml:4:")
+
+
 ISSUER = "issuer: 'https://it', audience: a"
 AT = "jwks: 'https://idp/keys'"
 

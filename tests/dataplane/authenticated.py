@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +109,8 @@ class GrpcEngine(grpc.GenericRpcHandler):  # type: ignore[misc]
 class Served:
     """The data plane in its thread."""
 
-    def __init__(self, rules: str, folder: Path) -> None:
+    def __init__(self, rules: str, folder: Path, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._file = folder / "rules.yaml"
         self._file.write_text(rules)
         self.log = io.StringIO()
@@ -116,7 +118,7 @@ class Served:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.port = self.run(self._start)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls is not None else 'http'}://127.0.0.1:{self.port}"
         self.address = f"127.0.0.1:{self.port}"
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -142,7 +144,7 @@ class Served:
         self.plane = DataPlane(Settings(), self._loaded(), 1, {})
         self.plane.request_log.access_log = AccessLog("json", self.log)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: ProtocolDetector(self.plane), "127.0.0.1", 0
+            lambda: ProtocolDetector(self.plane), "127.0.0.1", 0, ssl=self._tls
         )
         port: int = self._server.sockets[0].getsockname()[1]
         return port

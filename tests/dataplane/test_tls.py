@@ -140,6 +140,26 @@ def test_a_certificate_is_chosen_by_its_name(tmp_path: Path) -> None:
     assert names_of(context, trusting, None) == first
 
 
+def test_a_server_name_that_is_not_ascii_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that names the server in other bytes gets an alert; the log has a line and no traceback."""
+    tracebacks: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", tracebacks.append)
+    authority = trustme.CA()
+    context = listener_tls(files(tmp_path, authority))
+    hello, reply = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting_of(authority).wrap_bio(ssl.MemoryBIO(), hello, server_hostname="name.test")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    received = ssl.MemoryBIO()
+    received.write(hello.read().replace(b"name.test", b"n\xe4me.test"))
+    with pytest.raises(ssl.SSLError):
+        context.wrap_bio(received, reply, server_side=True).do_handshake()
+    assert "its server name (SNI) is not ASCII" in caplog.text
+    assert reply.pending and not tracebacks
+
+
 def test_a_replaced_certificate_is_in_use_for_new_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A listener takes a renewed certificate over while an open connection goes on; while only one of the two files is
     replaced, the former pair stays in use."""

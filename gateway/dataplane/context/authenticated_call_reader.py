@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.settings import Settings
 from gateway.dataplane.context.call_head import CallHead, CallPlan, CallReader
 from gateway.dataplane.context.head_reader import fields_of
-from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification
+from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification, Peer
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.grpc_services import CHECK_PATH, WATCH_PATH
 from gateway.protocol.principal import principal_of_mark
@@ -30,7 +30,6 @@ class AuthenticatedCallReader(CallReader):
     def __init__(self, snapshot: Snapshot, settings: Settings, identification: Identification) -> None:
         super().__init__(snapshot, settings)
         self._identification = identification
-        self._of_proxies = identification.of_proxies() if identification.has_proxies else None
         new_plan = self._new_plan
 
         def plan_of(key: bytes) -> CallPlan:
@@ -39,10 +38,10 @@ class AuthenticatedCallReader(CallReader):
 
         self._plans_by_mark = Memo(plan_of)
 
-    def __call__(self, block: Block, peer: str = "") -> CallHead:
+    def __call__(self, block: Block, peer: Peer | None = None) -> CallHead:
         identification = self._identification
-        if self._of_proxies is not None and identification.is_proxy(peer):
-            identification = self._of_proxies
+        if identification.varies and peer is not None:
+            identification = identification.of(peer)
         names = identification.fields
         claimed = [(name, value.strip(b" \t")) for name, value in block.fields if name in names]
         identity, forwarded = identification.find(claimed)

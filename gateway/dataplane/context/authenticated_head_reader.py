@@ -7,6 +7,7 @@ stands in the plan's fields as clients' tenant headers do without `auth:`, for r
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from time import time
 
@@ -22,13 +23,15 @@ from gateway.dataplane.context.head_reader import (
     bad_request,
     fields_of,
 )
-from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification
+from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification, Peer
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.principal import Principal, principal_of_mark
 from gateway.wire.http1.head import Field, RequestHead, head_of_lines, read_request_head
 from gateway.wire.memo import Memo
+
+_MAX_READERS = 1024
 
 
 class AuthenticatedRequest(Request):
@@ -49,24 +52,36 @@ class AuthenticatedHeadReader(HeadReader):
     def __init__(self, snapshot: Snapshot, settings: Settings, identification: Identification) -> None:
         self._identification = identification
         self._verified, self._forwards = identification.verified, identification.forwards
-        self._of_proxies: AuthenticatedHeadReader | None = None
-        if identification.has_proxies:
-            self._of_proxies = AuthenticatedHeadReader(snapshot, settings, identification.of_proxies())
+        self._varies = identification.varies
+        self._others: dict[Identification, AuthenticatedHeadReader] = {}  # of peers whose heads mean something else
         self._plans_by_mark = Memo(partial(_plan_of_mark, snapshot=snapshot, settings=settings), MAX_PLANS)
         self._plans_of_fields_by_mark = Memo(partial(_plan_of_fields, snapshot=snapshot, settings=settings), MAX_PLANS)
         super().__init__(snapshot, settings)
 
-    def __call__(self, head: bytes, peer: str = "") -> Request:
-        if self._of_proxies is not None and self._identification.is_proxy(peer):
-            return self._of_proxies(head)
+    def __call__(self, head: bytes, peer: Peer | None = None) -> Request:
+        if self._varies and peer is not None:
+            return self._of(peer)(head)
         request = self._requests(head)
         if request.expires_at > time():  # type: ignore[attr-defined]
             return request
         return self._read(head)
 
-    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: str = "") -> Request:
-        if self._of_proxies is not None and self._identification.is_proxy(peer):
-            return self._of_proxies.of_fields(method, target, fields)
+    def _of(self, peer: Peer) -> AuthenticatedHeadReader:
+        """The reader of a peer's heads: plans are shared, what heads come to is not."""
+        identification = self._identification.of(peer)
+        found = self._others.get(identification)
+        if found is None:
+            if len(self._others) >= _MAX_READERS:
+                self._others.clear()
+            found = copy(self)
+            found._identification, found._others = identification, {}
+            found._requests = Memo(copy(found)._read, on_second_sight=True)
+            self._others[identification] = found
+        return found
+
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: Peer | None = None) -> Request:
+        if self._varies and peer is not None:
+            return self._of(peer).of_fields(method, target, fields)
         shared: list[bytes] = [method, target]
         others: list[Field] = []
         claimed: list[Field] = []

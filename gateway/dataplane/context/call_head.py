@@ -19,6 +19,7 @@ from gateway.dataplane.context.head_reader import (
     session_of,
     units_of,
 )
+from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
@@ -363,8 +364,8 @@ class CallReader:
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
-    def __call__(self, block: Block, peer: str = "") -> CallHead:
-        """Read a block; `peer` is the address that it came from."""
+    def __call__(self, block: Block, peer: Peer | None = None) -> CallHead:
+        """Read a block; `peer` is the connection that it came on."""
         if block.has_blanks:
             plan, own, sent = self._split_blanks(block.fields)
             head = CallHead(plan, own)

@@ -15,6 +15,7 @@ from functools import partial
 from time import monotonic
 
 from gateway.config.settings import Settings
+from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, contradiction
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
@@ -265,14 +266,14 @@ class HeadReader:
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.
         self._requests = Memo(copy(self)._read, on_second_sight=True)
 
-    def __call__(self, head: bytes, peer: str = "") -> Request:
-        """Read a whole head, from the request line to the empty line; `peer` is the address that it came from.
+    def __call__(self, head: bytes, peer: Peer | None = None) -> Request:
+        """Read a whole head, from the request line to the empty line; `peer` is the connection that it came on.
 
         Raises: GatewayError (BAD_REQUEST) where it is malformed: the start of the next request is unknown.
         """
         return self._requests(head)
 
-    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: str = "") -> Request:
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field], peer: Peer | None = None) -> Request:
         """Read a head that came as fields, names in lower case, as HTTP/2 brings it.
 
         Raises: GatewayError(BAD_REQUEST).

@@ -5,11 +5,14 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from ipaddress import ip_address
+from time import time
+from typing import Protocol
 
 from gateway.auth.authenticator import CREDENTIAL_FIELDS, Authenticator
-from gateway.auth.identity import Identity
+from gateway.auth.identity import Identity, unauthenticated
 from gateway.config.auth_specs import AuthSpec
 from gateway.config.specs import RulesSpec
+from gateway.net.client_certificate import ClientCertificate
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.principal import Principal
@@ -23,6 +26,21 @@ OPEN_OPERATIONS = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY})
 _MAX_PEERS = 4096
 _MAX_TENANTS = 4096
 _MAX_TENANT_BYTES = 256
+_MAX_CERTIFICATES = 1024
+
+_ENDED = Identity(error=unauthenticated("the client's certificate has ended: connect with a new one"))
+
+
+class Peer(Protocol):
+    """The connection that a head came on."""
+
+    @property
+    def peer(self) -> str:
+        """Its client's address."""
+
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """What its client has shown."""
 
 
 class Identification:
@@ -42,21 +60,35 @@ class Identification:
         self._proxies = identity.trusted_proxies if not identity.trust_header else ()
         self._is_proxy: dict[str, bool] = {}
         self._named: dict[tuple[Identity, bytes], Identity] = {}
-        self.fields = CREDENTIAL_FIELDS | {self._tenant_field}
+        credentials = CREDENTIAL_FIELDS if auth.reads_credentials else frozenset[bytes]()
+        self.fields = credentials | {self._tenant_field}
+        self._by_certificate: Identity | None = None
+        self._certified: dict[ClientCertificate, Identification] = {}
+        self._of_proxies: Identification | None = None
+        if self._proxies:
+            self._of_proxies = copy(self)
+            self._of_proxies._trusts_tenant, self._of_proxies._certified = True, {}
+        # Whether connections differ in what their heads mean
+        self.varies = bool(self._proxies) or bool(self._authenticator.certificates)
 
-    @property
-    def has_proxies(self) -> bool:
-        """Whether some peers are trusted and others are not."""
-        return bool(self._proxies)
+    def of(self, peer: Peer) -> Identification:
+        """The same for one connection: its address may be trusted to name the tenant, its certificate is its caller."""
+        it = self._of_proxies if self._of_proxies is not None and self._is_trusted(peer.peer) else self
+        certificate = peer.certificate
+        if certificate is None or not self._authenticator.certificates:
+            return it
+        found = it._certified.get(certificate)
+        if found is None:
+            if len(it._certified) >= _MAX_CERTIFICATES:
+                it._certified.clear()
+            found = copy(it)
+            found._by_certificate = self._authenticator.identify_certificate(certificate)
+            found._certified, found._of_proxies = {}, None
+            it._certified[certificate] = found
+        return found
 
-    def of_proxies(self) -> Identification:
-        """The same for peers that may name the tenant."""
-        trusting = copy(self)
-        trusting._trusts_tenant, trusting._proxies = True, ()
-        return trusting
-
-    def is_proxy(self, peer: str) -> bool:
-        """Whether a peer may name the tenant."""
+    def _is_trusted(self, peer: str) -> bool:
+        """Whether an address may name the tenant."""
         known = self._is_proxy.get(peer)
         if known is None:
             try:
@@ -76,7 +108,11 @@ class Identification:
         if len(claimed) != 1 or claimed[0][0] == self._tenant_field:
             tenants = [value for name, value in claimed if name == self._tenant_field]
             claimed = [field for field in claimed if field[0] != self._tenant_field]
-        identity = self._authenticator.identify(claimed)
+        identity = self._by_certificate
+        if claimed or identity is None:
+            identity = self._authenticator.identify(claimed)
+        elif identity.expires_at <= time():
+            identity = _ENDED
         if tenants and self._trusts_tenant and identity.principal is not None:
             identity = self._in_name_of(identity, identity.principal, tenants)
         return identity, claimed if self.forwards else []

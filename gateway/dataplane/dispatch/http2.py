@@ -72,24 +72,24 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
     base = block.base or block
     cached = base.note
     if not isinstance(cached, CachedCall) or cached.reader is not read:
-        cached = _classified(read, base, client.peer)
+        cached = _classified(read, base, client)
         if cached.is_lasting:
             base.note = cached
     head = cached.head
     if base is not block and head is not None:
         head = read.again(head, block)
         if head is None or head.error is not None:  # its own fields change what it is
-            cached = _classified(read, block, client.peer)
+            cached = _classified(read, block, client)
             head = cached.head
     if head is None:
         return RestOverHttp2(client, stream, block, handler_for)
     return cached.make(client, stream, head)
 
 
-def _classified(read: CallReader, block: Block, peer: str) -> CachedCall:
+def _classified(read: CallReader, block: Block, client: CallClient) -> CachedCall:
     if not (block.value(b"content-type") or b"").startswith(GRPC):
         return CachedCall(read, None, _unary)
-    head = read(block, peer)
+    head = read(block, client)
     return CachedCall(read, head, _maker_of(head, block))
 
 

@@ -12,6 +12,7 @@ from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.net.client_certificate import ClientCertificate
 from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
@@ -29,6 +30,10 @@ class CallClient(Protocol):
     is_tls: bool
     forwarded: Sequence[Field]
     passing: bytes
+
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """What the client has shown."""
 
     def call_failed(
         self,

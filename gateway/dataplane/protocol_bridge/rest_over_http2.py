@@ -67,7 +67,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:
-            request = client.plane.read.of_fields(*_head_of(block, has_body=not self._has_ended), client.peer)
+            request = client.plane.read.of_fields(*_head_of(block, has_body=not self._has_ended), client)
         except GatewayError as error:
             client.plane.metrics.unrouted.count_error(error.kind.value)
             client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)

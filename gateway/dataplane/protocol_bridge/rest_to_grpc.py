@@ -51,6 +51,8 @@ class RestToGrpcHandler(Handler):
     """Reads the body whole, and calls the target's engine with the attempts, limits and counters of any call. It is the
     client of that call."""
 
+    certificate = None  # whose caller is known already
+
     __slots__ = (
         "_call",
         "_client",
