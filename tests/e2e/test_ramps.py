@@ -249,8 +249,8 @@ def test_a_ramp_goes_on_after_a_restart(engines: tuple[CannedEngine, CannedEngin
         after = told(gateway)
         assert (after["status"], after["ramp"]["step"], share(gateway)) == ("running", 2, 0.5)
         assert after["since"] == before["since"] and after["arms"][1]["counts"]["requests"] > 50
-        # Other sessions: without Redis the gateway does not know the first ones again, and evidence that stands twice is
-        # no sample of its own.
+        # Other sessions: without Redis the gateway does not know the first ones again, and evidence that stands twice
+        # is no sample of its own.
         with Load([gateway.http_port], rate=RATE, sessions=100_000, seed=2) as load:
             eventually(lambda: status(gateway) == "finished", 40)
         assert {answer.status for answer in load.answers} == {200}
