@@ -233,6 +233,12 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             _SIZE,
         ),
         "max_connection_bytes": ("The same for one client connection.", _SIZE),
+        "read_ahead_bytes": (
+            "A reply with so much to come is read to its end before a slow client takes it, and gives its engine's "
+            "connection back.",
+            _SIZE,
+        ),
+        "max_read_ahead_bytes": ("Bytes that a worker reads ahead of all replies.", _SIZE),
         "window_bytes": ("Flow-control window of each HTTP/2 stream; at least 64KiB.", _SIZE),
         "retry_body_bytes": ("Longest body that is buffered for a retry.", _SIZE),
         "header_timeout": ("Longest time for a request's head to arrive.", _DURATION),

@@ -38,6 +38,10 @@ class Limits:
     # largest is shed.
     max_buffered_bytes: int = 256 * 1024 * 1024
     max_connection_bytes: int = 128 * 1024 * 1024
+    # A reply with so much to come is read to its end before a slow client takes it, and gives its engine's connection
+    # back; a worker reads at most so much of all of them.
+    read_ahead_bytes: int = 1024 * 1024
+    max_read_ahead_bytes: int = 64 * 1024 * 1024
     window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is consumed
     retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head

@@ -16,6 +16,7 @@ from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
+    ClientShare,
     Count,
     Datatype,
     Duration,
@@ -145,6 +146,9 @@ class ConnectionSpec:
     max_streams: PositiveCount = 100  # gRPC calls on one HTTP/2 connection before another one is made
     # The flow-control window of a gRPC stream
     window_bytes: Annotated[int, values.at_least(65_535, values.size)] = 1024 * 1024
+    # What one client's HTTP/2 connection may hold of `max_connections` of REST, its requests in line included; further
+    # ones wait for these
+    max_client_share: ClientShare = 0.5
 
 
 @dataclass(frozen=True, slots=True)

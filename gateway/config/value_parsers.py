@@ -218,6 +218,12 @@ share_of_units = values.checked(
     "{text} is out of range: a share is from 0 to 1, or from 0% to 100%",
 )
 
+client_share = values.checked(
+    share,
+    lambda found: 0 < found <= 1,
+    "{text} is out of range: a client's share is more than 0, and 1 (or 100%: no limit) at the most",
+)
+
 # A share of requests: all of them, or fewer, but not none
 sample = values.checked(
     share,
@@ -300,6 +306,7 @@ OperationName = Annotated[str, values.one_of(OPERATIONS)]
 Unit = Annotated[str, request_value("unit", "session", "request", "header:NAME", "parameter:NAME")]
 Metric = Annotated[str, metric]
 Share = Annotated[float, share]
+ClientShare = Annotated[float, client_share]
 UnitShare = Annotated[float, share_of_units]
 Part = Annotated[float, part]
 Ratio = Annotated[float, values.at_least(1.0, number)]

@@ -61,6 +61,7 @@ class Http1ServerConnection(Http1Server):
     """The front of HTTP/1.1: reads each request by the rules in force and hands it to a handler."""
 
     takes_payload = False
+    shared_connection: object | None = None  # one request at a time
 
     __slots__ = (
         "_handler",
@@ -110,6 +111,7 @@ class Http1ServerConnection(Http1Server):
     def connection_lost(self, exc: Exception | None) -> None:
         self.plane.connections.discard(self)
         self.plane.held.release(self)
+        self.plane.read_ahead.release(self)
         self.plane.num_lingering -= self._state is ParserState.LINGER
         handler, self._handler = self._handler, None
         if handler is not None:
@@ -147,6 +149,7 @@ class Http1ServerConnection(Http1Server):
             self._handler.client_paused()
 
     def resume_writing(self) -> None:
+        self.plane.read_ahead.release(self)
         super().resume_writing()
         if self._handler is not None:
             self._handler.client_resumed()
@@ -218,6 +221,9 @@ class Http1ServerConnection(Http1Server):
             if head.ends_at_close and ending.startswith(CHUNKS):
                 data = encode_chunk(data)
         self.write(relayed(head, route_target, added, request_id, ending, data))
+
+    def read_ahead(self, size: int) -> bool:
+        return self.plane.read_ahead.take(self, size)
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         ending = self._framed_ending()

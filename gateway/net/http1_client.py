@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from math import inf
 from time import monotonic
 from typing import Protocol, cast
 
-from gateway.net.pool import Pool, Waiter
+from gateway.net.client_shares import ClientShares
+from gateway.net.pool import Pool, PoolLimits, Waiter
 from gateway.net.sockets import arrivals_of, reset
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk, payload_of
@@ -94,6 +96,11 @@ class Http1ClientConnection(asyncio.Protocol):
 
     def send_all(self, pieces: list[bytes]) -> None:
         self._transport.writelines(pieces)
+
+    @property
+    def remaining(self) -> int | None:
+        """Bytes of the reply that are still to come; None where that is not known."""
+        return self._remaining if self._head is not None and self._head.length is not None else None
 
     def pause_reply(self) -> None:
         """The receiver takes the reply more slowly than the engine sends it."""
@@ -260,7 +267,20 @@ class Http1ClientConnection(asyncio.Protocol):
 class Http1Pool(Pool[Http1ClientConnection]):
     """Hands out idle connections, the most recently used first, and opens new ones up to the limit."""
 
-    __slots__ = ()
+    __slots__ = ("_shares",)
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: PoolLimits,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        super().__init__(host, port, limits, tls, server_name)
+        self._shares: ClientShares[Waiter[Http1ClientConnection]] = ClientShares(
+            max(1, int(limits.max_connections * limits.max_client_share))
+        )
 
     def __repr__(self) -> str:
         address = f"{self.host}:{self.port}"
@@ -287,10 +307,43 @@ class Http1Pool(Pool[Http1ClientConnection]):
         self._connect_for_waiters()
         return None
 
+    def acquire_shared(
+        self, client: object, waiter: Waiter[Http1ClientConnection], now: float
+    ) -> Http1ClientConnection | None:
+        """As `acquire`, for a request of a client connection that may send many: it has its share and no more."""
+        if not self._shares.enter(client, waiter):
+            return None
+        try:
+            connection = self.acquire(waiter, now)
+        except GatewayError:
+            self._leave(waiter)
+            raise
+        if connection is not None:
+            self._shares.move(waiter, connection)
+        return connection
+
+    def forget(self, waiter: Waiter[Http1ClientConnection]) -> None:
+        super().forget(waiter)
+        if self._shares:
+            self._shares.forget(waiter)
+            self._leave(waiter)
+            self._connect_for_waiters()
+
+    def _leave(self, place: object) -> None:
+        """A place of a client's share is free, for its next waiter."""
+        waiter = self._shares.leave(place)
+        if waiter is not None:
+            self._waiting.append(waiter)
+
     def release(self, connection: Http1ClientConnection) -> None:
         """A connection whose reply has ended serves the next waiter."""
+        if self._shares:
+            self._leave(connection)
         if self._waiting:
-            self._waiting.popleft().connected(connection)
+            waiter = self._waiting.popleft()
+            if self._shares:
+                self._shares.move(waiter, connection)
+            waiter.connected(connection)
         elif not self._idle_timeout:
             connection.close()
         else:
@@ -300,6 +353,7 @@ class Http1Pool(Pool[Http1ClientConnection]):
     def discard(self, connection: Http1ClientConnection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+        self._leave(connection)
         super().discard(connection)
 
     def close_idle(self, idle_before: float = float("inf")) -> None:

@@ -100,7 +100,7 @@ class _RestCall(_CandidateCall, ReplySink):
         self._api: LlmApi | None = None
 
     def begin(self) -> None:
-        client = InProcessClient(self.plane, self, _PEER)
+        client = InProcessClient(self.plane, self, _PEER, None)
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
         self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:

@@ -168,7 +168,7 @@ def test_a_client_that_does_not_read_its_stream(tmp_path: Path) -> None:
 
         engine = Engine(script)
         await engine.start()
-        options = "connections: {max_connections: 2, max_pending: 2}"
+        options = "connections: {max_connections: 2, max_pending: 2, max_client_share: 100%}"
         async with grpc_stage(rules(engine, options=options), tmp_path, sweep_seconds=1000) as it:
             client = await it.grpc()
             (endpoint,) = it.endpoints()

@@ -68,6 +68,39 @@ def test_the_line(plain: bool) -> None:
     run(scene(), plain=plain)
 
 
+def test_a_client_has_its_share() -> None:
+    """A client's requests beyond its share wait apart and take no place in the queue; a place that is free, by a reply,
+    by a request that leaves or by a failure to connect, goes to its next request."""
+
+    async def scene() -> None:
+        async with engine(WAIT, OK) as it:
+            pool, client = pool_of(it, max_connections=4, max_pending=1, max_client_share=0.5), object()
+            callers = [Caller() for _ in range(5)]
+            for caller in callers:
+                assert pool.acquire_shared(client, caller, 0.0) is None
+            await until(lambda: pool.num_busy == 2)
+            pool.forget(callers[4])
+            other = Caller().ask(pool)
+            await until(lambda: pool.num_busy == 3)
+            it.go_on.set()
+            assert (await other.over()).body == b"ok"
+            for caller in callers[:4]:
+                assert (await caller.over()).body == b"ok"
+            assert not pool._shares and not pool._shares.num_waiting
+            pool.close_idle()
+        limits = ConnectionSpec(max_connections=4, max_client_share=0.25)
+        gone = Http1Pool("127.0.0.1", free_port(), limits)
+        callers = [Caller() for _ in range(3)]
+        for caller in callers:
+            gone.acquire_shared(client, caller, 0.0)
+        for caller in callers:
+            await caller.over()
+            gone.forget(caller)
+        assert not gone._shares
+
+    run(scene())
+
+
 def test_whoever_leaves_the_line_is_not_called() -> None:
     """A caller that leaves the queue gets no connection; the next one does."""
 

@@ -20,7 +20,7 @@ from gateway.dataplane.context.call_head import CallReader
 from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.feedback import FeedbackCollector
 from gateway.dataplane.context.head_reader import HeadReader
-from gateway.dataplane.context.held_bodies import HeldBodies
+from gateway.dataplane.context.held_bodies import HeldBodies, ReadAhead
 from gateway.dataplane.context.request_log import RequestLog
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import (
@@ -104,6 +104,7 @@ class DataPlane:
         limits = settings.limits
         self.json_bounds = limits.json_bounds
         self.held = HeldBodies(limits.max_buffered_bytes, limits.max_connection_bytes)
+        self.read_ahead = ReadAhead(limits.max_read_ahead_bytes)
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False

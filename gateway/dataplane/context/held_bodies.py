@@ -11,6 +11,32 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 _MUCH_BYTES = 32 * 1024 * 1024
 
 
+class ReadAhead:
+    """What a worker has read, or is about to read, of replies that their clients do not take yet: `most` bytes."""
+
+    __slots__ = ("_most", "_taken", "total")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: dict[object, int] = {}
+        self.total = 0
+
+    def take(self, reader: object, size: int) -> bool:
+        """Whether there is room for so much, which is all that is to come of one reply."""
+        if reader in self._taken:
+            return True
+        if self.total + size > self._most:
+            return False
+        self.total += size
+        self._taken[reader] = size
+        return True
+
+    def release(self, reader: object) -> None:
+        """Its client has taken all, or is gone."""
+        if self._taken:
+            self.total -= self._taken.pop(reader, 0)
+
+
 class Holder(Protocol):
     """A request whose body is held in pieces, or its connection where that has no other."""
 

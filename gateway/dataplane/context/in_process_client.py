@@ -38,6 +38,10 @@ class ReplySink(ABC):
     def reply_broken(self, event: bytes) -> None:
         """The reply ends in its middle; `event` is what the reader of a stream gets as the reason."""
 
+    def read_ahead(self, size: int) -> bool:
+        """Whether so many more bytes may come while the client is paused."""
+        return False
+
     def hold_body(self) -> None:  # noqa: B027
         """What has come of the request's body is held until it is whole."""
 
@@ -51,12 +55,24 @@ class ReplySink(ABC):
 class InProcessClient:
     """The client of one request, for a sink; see `interfaces.Client`."""
 
-    __slots__ = ("_sink", "forwarded_for_line", "forwarded_proto_line", "is_paused", "is_tls", "peer", "plane")
+    __slots__ = (
+        "_sink",
+        "forwarded_for_line",
+        "forwarded_proto_line",
+        "is_paused",
+        "is_tls",
+        "peer",
+        "plane",
+        "shared_connection",
+    )
 
     takes_payload = True
 
-    def __init__(self, plane: DataPlane, sink: ReplySink, peer: str, *, is_tls: bool = False) -> None:
+    def __init__(
+        self, plane: DataPlane, sink: ReplySink, peer: str, shared_connection: object | None, *, is_tls: bool = False
+    ) -> None:
         self.plane = plane
+        self.shared_connection = shared_connection
         self.peer = peer
         self.is_paused = False
         self.is_tls = is_tls
@@ -70,6 +86,7 @@ class InProcessClient:
         copy = cls.__new__(cls)
         copy.plane = client.plane
         copy.peer = client.peer
+        copy.shared_connection = client.shared_connection
         copy.is_paused = client.is_paused
         copy.is_tls = client.is_tls
         copy.forwarded_for_line = client.forwarded_for_line
@@ -99,6 +116,9 @@ class InProcessClient:
     def write_piece(self, data: bytes, ended: bool = False) -> None:
         if data:
             self._sink.reply_continued(data)
+
+    def read_ahead(self, size: int) -> bool:
+        return self._sink.read_ahead(size)
 
     def write_at_once(self) -> None:
         """The sink gets each piece as it comes."""

@@ -25,6 +25,7 @@ class Client(Protocol):
     forwarded_proto_line: bytes
     is_tls: bool
     takes_payload: bool  # the body of a relayed reply is handed over without the framing of HTTP/1.1
+    shared_connection: object | None  # the client's connection where that may send many requests at a time
 
     @property
     def is_paused(self) -> bool:
@@ -48,6 +49,9 @@ class Client(Protocol):
     def write_piece(self, data: bytes, ended: bool = False) -> None:
         """Go on with a stream, or with a relayed reply that ends with its connection; `reply_ended` follows the last
         piece."""
+
+    def read_ahead(self, size: int) -> bool:
+        """Whether so many more bytes of the reply may be written though the client reads slower."""
 
     def write_at_once(self) -> None:
         """The reply comes in small pieces, and its reader waits for each."""

@@ -77,6 +77,7 @@ class MirroringHandler(ForwardingHandler):
         self.forwarded_proto_line = client.forwarded_proto_line
         self.is_tls = client.is_tls
         self.takes_payload = client.takes_payload
+        self.shared_connection = client.shared_connection
         self._handler: Handler = serve(self, request, route_target, session)
 
     # As the handler
@@ -111,6 +112,9 @@ class MirroringHandler(ForwardingHandler):
     def write(self, data: bytes) -> None:
         self._capture.add(data)
         self._client.write(data)
+
+    def read_ahead(self, size: int) -> bool:
+        return self._client.read_ahead(size)
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         self._capture.add(stream_head(content_type, fields, KEEP_ALIVE_END) + data)

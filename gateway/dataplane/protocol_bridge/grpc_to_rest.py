@@ -63,7 +63,8 @@ class GrpcToRestCall(LocalCall, ReplySink):
         is_inference = self._rpc.operation is Operation.INFER
         converted = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
         request = rest_of_call(self._client, self._head, converted, self.request_id, self._route_target)
-        client = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
+        caller = self._client
+        client = InProcessClient(caller.plane, self, caller.peer, caller, is_tls=caller.is_tls)
         if self._decided is not None and self._serve is not None:
             self._handler = self._serve(client, request, *self._decided)
         elif request.plan.error is not None:

@@ -204,7 +204,7 @@ class _Exchange(ReplySink):
         client = owner.client
         self._owner = owner
         self._names = names
-        self._client = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._client = InProcessClient(client.plane, self, client.peer, client, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._metadata = b""  # of a decoupled model
         self._wants_final = False

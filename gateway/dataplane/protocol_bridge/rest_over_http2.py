@@ -54,7 +54,7 @@ class RestOverHttp2(CallHandler, ReplySink):
     ) -> None:
         self._client = client
         self._stream = stream
-        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._rest = InProcessClient(client.plane, self, client.peer, client, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._api: LlmApi | None = None
         self._id: bytes | None = None
@@ -105,10 +105,15 @@ class RestOverHttp2(CallHandler, ReplySink):
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         handler, self._handler = self._handler, None
         self._client.plane.held.release(self)
+        self._client.plane.read_ahead.release(self)
         if handler is not None:
             handler.client_gone()
 
+    def read_ahead(self, size: int) -> bool:
+        return self._client.plane.read_ahead.take(self, size)
+
     def drained(self, stream: Stream) -> None:
+        self._client.plane.read_ahead.release(self)
         self._rest.is_paused = False
         if self._handler is not None:
             self._handler.client_resumed()
@@ -194,6 +199,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         if event:
             self.reply_continued(event)
         self._handler = None
+        self._client.plane.read_ahead.release(self)
         self._stream.reset(ErrorCode.INTERNAL_ERROR)
 
     def hold_body(self) -> None:

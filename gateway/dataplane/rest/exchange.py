@@ -141,8 +141,14 @@ class Exchange(UpstreamHandler):
 
     def client_paused(self) -> None:
         attempt = self.attempts.attempt
-        if attempt is not None and attempt.sent_on is not None:
+        if attempt is not None and attempt.sent_on is not None and not self._reads_ahead(attempt.sent_on):
             attempt.sent_on.pause_reply()
+
+    def _reads_ahead(self, connection: Http1ClientConnection) -> bool:
+        """Whether the rest of a short reply is read before its client takes it, so that it holds no connection."""
+        size = connection.remaining
+        limits = self._client.plane.settings.limits
+        return size is not None and size <= limits.read_ahead_bytes and self._client.read_ahead(size)
 
     def client_resumed(self) -> None:
         self._active_at = monotonic()  # the client was silent, not the engine
@@ -174,8 +180,9 @@ class Exchange(UpstreamHandler):
 
     def start_attempt(self, attempt: Attempt[Http1ClientConnection], now: float) -> None:
         self._attempt = attempt
-        assert attempt.endpoint.pool is not None
-        connection = attempt.endpoint.pool.acquire(self, now)
+        pool, shared = attempt.endpoint.pool, self._client.shared_connection
+        assert pool is not None
+        connection = pool.acquire(self, now) if shared is None else pool.acquire_shared(shared, self, now)
         if connection is not None:
             self._send(connection, now)
         elif self.attempts.timing is not None:
@@ -292,8 +299,8 @@ class Exchange(UpstreamHandler):
         if ended:
             if attempt.is_open:
                 self._finish(now)
-        elif client.is_paused and attempt.sent_on is not None:  # it has been since before this attempt
-            attempt.sent_on.pause_reply()
+        elif client.is_paused:  # it has been since before this attempt
+            self.client_paused()
 
     def reply_continued(self, data: bytes, ended: bool) -> None:
         self._response_bytes += len(data)
