@@ -53,14 +53,15 @@ async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
 
 
 def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
-    """Each session has one endpoint, and the sessions are spread over the endpoints."""
+    """Each session has one endpoint, and the sessions are spread over the endpoints. By chance alone, which the ports decide,
+    one of them has fewer than 20 in one run of millions."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
-            places = [await place(it, engines, of(f"s{number}")) for number in range(60)]
-            assert [await place(it, engines, of(f"s{number}")) for number in range(60)] == places
-            assert min(Counter(places).values()) >= 10 and len(Counter(places)) == 3
-            assert it.plane.affinity.book.counts.created == 60
+            places = [await place(it, engines, of(f"s{number}")) for number in range(150)]
+            assert [await place(it, engines, of(f"s{number}")) for number in range(150)] == places
+            assert min(Counter(places).values()) >= 20 and len(Counter(places)) == 3
+            assert it.plane.affinity.book.counts.created == 150
 
     run(scene())
 
