@@ -15,6 +15,7 @@ from gateway.config.auth_specs import (
     JwtSpec,
     KeyFileSpec,
 )
+from gateway.config.host_access import read_settled
 from gateway.config.specs import RulesSpec
 from gateway.protocol.jwks import read_key_set
 from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
@@ -28,7 +29,7 @@ def read_key_file(path: Path, reading: Reading) -> tuple[ApiKeySpec, ...]:
 
     Raises: OSError, UnicodeDecodeError.
     """
-    root = read_yaml(path.read_text("utf-8"), str(path), {}, reading.problems)
+    root = read_yaml(read_settled(path)[0].decode("utf-8"), str(path), {}, reading.problems)
     if isinstance(root, Scalar) and root.is_null:  # an empty file admits nobody
         return ()
     if not isinstance(root, Items):
@@ -53,17 +54,8 @@ def confined_path(node: Scalar, reading: Reading) -> Path | None:
     if not is_inside:
         reading.error(node.location, f"{node.text!r} is outside of the rule file's folder: put the file into {folder}")
         return None
+    reading.followed_files[str(folder / node.text)] = None
     return folder / node.text
-
-
-def _regular(path: Path) -> Path:
-    """The path, if it is a regular file: a pipe would block.
-
-    Raises: OSError.
-    """
-    if not path.is_file():
-        raise OSError(0, "it is not a regular file" if path.exists() else "there is no such file")
-    return path
 
 
 def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
@@ -73,7 +65,7 @@ def _key_file(node: Node, reading: Reading) -> KeyFileSpec | None:
     if path is None:
         return None
     try:
-        return KeyFileSpec(str(path), read_key_file(_regular(path), reading))
+        return KeyFileSpec(str(path), read_key_file(path, reading))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         reading.error(node.location, f"the key file {node.text!r} cannot be read: {why}")
@@ -139,7 +131,7 @@ def _jwks(node: Node, reading: Reading) -> JwksSpec | None:
     if path is None:
         return None
     try:
-        return JwksSpec(path=str(path), text=_regular(path).read_text("utf-8"))
+        return JwksSpec(path=str(path), text=read_settled(path)[0].decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         reading.error(node.location, f"the key set {node.text!r} cannot be read: {why}")

@@ -148,11 +148,6 @@ class AuthSpec:
         """Whether callers are known by a header, which is the gateway's then."""
         return bool(self.keys or self.jwt)
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that it was read from, beside the rule files."""
-        return tuple(file.path for file in self.keys) + tuple(spec.jwks.path for spec in self.jwt if spec.jwks.path)
-
 
 def network(text: str) -> IPv4Network | IPv6Network:
     """Addresses of peers: `10.0.0.0/8`, or one address."""

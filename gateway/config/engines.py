@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.config import value_parsers
+from gateway.config.credentials import read_credential
 from gateway.config.host_access import may_name
 from gateway.config.specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.protocol.engine_protocols import protocols_with
@@ -92,7 +93,7 @@ def _unique(parse: Callable[[str], object], collect: Callable[[Iterable[object]]
     return read
 
 
-_with_values = keyed(value_parsers.header_name, scalar(value_parsers.text))
+_with_values = keyed(value_parsers.header_name, read_credential)
 
 
 def _headers(node: Node, reading: Reading) -> Mapping[str, str | None] | None:
@@ -115,6 +116,7 @@ _ENGINE = record_of(
     "an engine",
     EngineSpec,
     preset=("name",),
+    api_key=read_credential,
     headers=_headers,
     endpoints=one_or_many(_endpoint),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),

@@ -8,12 +8,17 @@ what the gateway's user can read.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.yaml.problems import Location
 from gateway.yaml.readers import Reading
+
+# A file that changed so recently may be written still: its reader waits, and looks again.
+_SETTLED_SECONDS = 0.25
+_MAX_LOOKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +74,24 @@ def may_name(path: Path, written: str, location: Location, reading: Reading) -> 
         "rule files on disk name",
     )
     return False
+
+
+def read_settled(path: Path, max_bytes: int = -1) -> tuple[bytes, int]:
+    """The content of a regular file that nobody has changed for a moment, or its first bytes, and its mode.
+
+    Raises: OSError.
+    """
+    for look in range(_MAX_LOOKS):
+        try:
+            if not path.is_file():  # a pipe would block
+                raise OSError(0, "it is not a regular file" if path.exists() else "there is no such file")
+            with path.open("rb") as file:
+                content = file.read(max_bytes)
+                found = os.fstat(file.fileno())
+        except ValueError as error:  # a NUL in the path
+            raise OSError(0, str(error)) from None
+        is_settled = abs(time.time() - found.st_mtime) >= _SETTLED_SECONDS
+        if is_settled and (content or look):  # a file system may empty a file before it notes the time
+            return content, found.st_mode
+        time.sleep(_SETTLED_SECONDS)
+    raise OSError(0, "it changes all the time")

@@ -43,6 +43,7 @@ class LoadedRules:
     files: tuple[Path, ...]
     texts: Mapping[str, str] = field(default_factory=dict)  # file contents by name; without files that are not text
     host_names: HostNames = field(default_factory=HostNames)  # that the files name
+    followed_files: tuple[Path, ...] = ()  # keys and credentials, which may change without the rule files
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -75,7 +76,7 @@ def _load(
 ) -> LoadedRules:
     environment = Environment(os.environ if values is None else values, allowed)
     allowed_files = allowed.files if allowed is not None else None
-    reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems))
+    reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems), environment=environment)
     sections: dict[str, Any] = {"engines": {}, "routes": ()}
     for file in files:
         _read_file(file, environment, sections, reading)
@@ -88,7 +89,12 @@ def _load(
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
     host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files))
     return LoadedRules(
-        None if reading.num_errors else rules, ordered, tuple(file.path for file in files), texts, host_names
+        None if reading.num_errors else rules,
+        ordered,
+        tuple(file.path for file in files),
+        texts,
+        host_names,
+        tuple(map(Path, reading.followed_files)),
     )
 
 

@@ -217,7 +217,7 @@ class EngineSpec:
     idle_timeout: Duration = 60.0  # longest silence inside a streamed body (0: none)
     api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
     # Added to each request; None: the client's own does not go on, as in `strip`
-    headers: Mapping[HeaderName, Text | None] = field(default_factory=dict)
+    headers: Mapping[HeaderName, Text | None] = field(default_factory=dict, repr=False)
     strip: tuple[StrippedHeaderName, ...] = ()  # fields of clients that the engine does not receive
     # Of language models
     base_path: Annotated[str, value_parsers.base_path] = "/v1"  # where OpenAI's API begins; empty: at the root
@@ -446,3 +446,8 @@ class RulesSpec:
     layers: Mapping[str, LayerSpec] = field(default_factory=dict)
     forcing: ForcingSpec = field(default_factory=ForcingSpec)
     tests: tuple[RuleTestSpec, ...] = ()
+
+    @property
+    def of_files(self) -> tuple[object, ...]:
+        """What is read from other files than the rule files, whose digest does not cover it."""
+        return self.auth, self.engines

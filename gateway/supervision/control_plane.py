@@ -155,9 +155,11 @@ class ControlPlane:
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
-        elif self.workers.rules.auth != rules.auth:
+        elif self.workers.rules.of_files != rules.of_files:
             self.workers.use_rules(rules, number)
-            _log.info("other keys of clients are in force")
+            self.shadows.use_rules(rules, number)
+            self._prober.use(rules.engines)
+            _log.info("other keys of clients, or credentials of engines, are in force")
         self._look_at_certificates(rules)
 
     def _look_at_certificates(self, rules: RulesSpec) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from gateway.config.auth_specs import AuthSpec
 from gateway.config.host_access import HostNames
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
@@ -130,8 +129,8 @@ class Rulebook:
             try:
                 await self._until_due()
                 async with self._one_at_a_time:
-                    before = self.rules.auth
-                    if self._take(await asyncio.to_thread(judge_files, self._paths)) or await self._have_keys(before):
+                    before = self.rules
+                    if self._take(await asyncio.to_thread(judge_files, self._paths)) or await self._have_files(before):
                         return self.rules
             except Exception:  # a bug must not end the watch
                 _log.exception("cannot read the rules; rules %d stay in force", self.number)
@@ -219,6 +218,7 @@ class Rulebook:
         if loaded.rules is None:
             self.problems = [*map(str, loaded.problems)]
             self.readings_refused += 1
+            self._watch(loaded)
             _log.error("the new rules are refused; rules %d stay in force", self.number)
             return False
         self.readings_ok += 1
@@ -237,21 +237,24 @@ class Rulebook:
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True
 
-    async def _have_keys(self, before: AuthSpec | None) -> bool:
-        """Whether other keys of clients are in force than before, under rules whose texts are the same."""
-        if self.rules.auth is before and before is not None:  # a version that the files on disk do not have
+    async def _have_files(self, before: RulesSpec) -> bool:
+        """Whether other keys of clients or credentials of engines are in force than before, under rules whose texts
+        are the same."""
+        if self.rules is before and self._loaded is not None and self._loaded.followed_files:
+            # They have an error, or are a version that the files on disk do not have
             loaded = await asyncio.to_thread(self._judged, self.texts)
             if loaded.rules is None:
                 what = (
-                    "revocations are not applied until the files have no error, and clients' old keys stay in force: %s"
+                    "revocations are not applied until the files have no error: clients' old keys, and engines' old "
+                    "credentials, stay in force: %s"
                 )
                 _log.error(what, "; ".join(map(str, loaded.errors[:3])))
-            if loaded.rules is None or loaded.rules.auth == before:
+            if loaded.rules is None or loaded.rules.of_files == before.of_files:
                 return False
             self._use(loaded)
-        if self.rules.auth == before:
+        if self.rules.of_files == before.of_files:
             return False
-        _log.info("the keys of clients have changed")
+        _log.info("the keys of clients, or the credentials of engines, have changed")
         return True
 
     def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, **origin: Any) -> None:
@@ -264,8 +267,12 @@ class Rulebook:
 
     def _use(self, loaded: LoadedRules) -> None:
         self._loaded = loaded
-        auth = self.rules.auth
-        self._watched.watch_too([Path(file) for file in auth.files] if auth is not None else [])
+        self._watch(loaded)
+
+    def _watch(self, latest: LoadedRules) -> None:
+        """Notice changes of the files that the rules in force name, and those that rules with an error need."""
+        assert self._loaded is not None
+        self._watched.watch_too(list(dict.fromkeys((*self._loaded.followed_files, *latest.followed_files))))
 
     def _restored(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:
         """The rules of the version that was in force; None where they are no longer valid."""

@@ -141,6 +141,11 @@ class Prober:
                 self._conditions[key] = self._models[key] = None
                 if probe.task is not None:
                     probe.task.cancel()
+            elif _fields(probe.engine) != _fields(wanted[key]):  # a rotated credential: the endpoint is the same
+                probe.engine = wanted[key]
+                if probe.task is not None:
+                    probe.task.cancel()
+                probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
         for key, engine in wanted.items():
             if key not in self._probes:
                 probe = self._probes[key] = _Probe(engine, key)
@@ -276,5 +281,6 @@ def _jittered(seconds: float) -> float:
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
 
 
-# What probing depends on.
-_relevant = attrgetter("protocol", "base_path", "load", "health", "tls", "headers", "api_key")
+# What a condition depends on, and what probes send.
+_relevant = attrgetter("protocol", "base_path", "load", "health", "tls")
+_fields = attrgetter("headers", "api_key")

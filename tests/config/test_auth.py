@@ -21,12 +21,13 @@ def load(folder: Path, auth: str, keys: str = KEY) -> LoadedRules:
 
 def test_defaults(tmp_path: Path) -> None:
     """A path is enough: a principal is required then, and engines receive no credential."""
-    rules = load(tmp_path, "{keys: keys.yaml}").rules
+    loaded = load(tmp_path, "{keys: keys.yaml}")
+    rules = loaded.rules
     assert rules is not None and rules.auth is not None
     assert rules.auth.required and not rules.auth.forward
     (file,) = rules.auth.keys
     assert [(key.id, key.tenant, key.name) for key in file.keys] == [("0123456789ab", "acme", "")]
-    assert rules.auth.files == (str(tmp_path / "rules" / "keys.yaml"),)
+    assert loaded.followed_files == (tmp_path / "rules" / "keys.yaml",)
 
 
 @pytest.mark.parametrize("auth", ["{keys: ../outside.yaml}", "{keys: link.yaml}"])

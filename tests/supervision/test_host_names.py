@@ -106,3 +106,17 @@ def test_what_was_on_disk_may_be_put_in_force_again(folder: Path, tmp_path: Path
     assert again.rules.engines["it"].headers == {"x-key": "two"}
     with pytest.raises(RulesRefused):
         activated(again, rules(key="${SECRET}!"))
+
+
+def test_rules_of_the_api_name_no_credential_of_the_host(folder: Path, tmp_path: Path) -> None:
+    """A credential that no rule file on disk names goes to no engine: not from a file, nor from a variable."""
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "other").chmod(0o600)
+    book = opened(folder, rules().replace('"k"', f"{{file: {tmp_path / 'secret'}}}"))
+    with pytest.raises(RulesRefused, match="is outside of"):
+        activated(book, rules().replace('"k"', f"{{file: {tmp_path / 'other'}}}"))
+    with pytest.raises(RulesRefused, match="may not read the environment variable SECRET"):
+        activated(book, rules().replace('"k"', "{env: SECRET}"))
+    assert activated(book, rules().replace('"k"', "{env: LISTED}")) == {"x-key": "three"}
+    assert activated(book, rules().replace('"k"', f"{{file: {tmp_path}/secret}}")) == {"x-key": "the secret"}
