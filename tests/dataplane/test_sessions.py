@@ -53,8 +53,8 @@ async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
 
 
 def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
-    """Each session has one endpoint, and the sessions are spread over the endpoints. By chance alone, which the ports decide,
-    one of them has fewer than 20 in one run of millions."""
+    """Each session has one endpoint, and the sessions are spread over the endpoints. By chance alone, which the ports
+    decide, one of them has fewer than 20 in one run of millions."""
 
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
