@@ -11,10 +11,14 @@ from hmac import compare_digest
 
 from gateway.auth.identity import Identity, invalid
 from gateway.config.auth_specs import ApiKeySpec
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.principal import Principal
 
 _KEY = re.compile(rb"pmi-([0-9a-f]{12})-[A-Za-z0-9_-]{43}")
 _REFUSED = invalid("the API key is unknown")
+_UNREADABLE = Identity(
+    error=GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the API keys in Redis cannot be read: try again later")
+)
 
 
 def make_key() -> tuple[str, str, str]:
@@ -25,9 +29,11 @@ def make_key() -> tuple[str, str, str]:
 
 
 class ApiKeys:
-    """The keys of one snapshot of the rules."""
+    """The keys that are valid; of several with one id the last. Unless they are complete, a key with another id may be
+    valid, too."""
 
-    def __init__(self, specs: Iterable[ApiKeySpec]) -> None:
+    def __init__(self, specs: Iterable[ApiKeySpec], *, is_complete: bool = True) -> None:
+        self._unknown = _REFUSED if is_complete else _UNREADABLE
         self._by_id = {
             spec.id.encode(): (spec.hash, Identity(Principal(spec.tenant, spec.id), expires_at=spec.expires))
             for spec in specs
@@ -40,6 +46,8 @@ class ApiKeys:
             return None
         known = self._by_id.get(found[1])
         # The lookup is by the public id alone; the secret is compared as a hash, in constant time
-        if known is None or not compare_digest(sha256(credential).digest(), known[0]):
+        if known is None:
+            return self._unknown
+        if not compare_digest(sha256(credential).digest(), known[0]):
             return _REFUSED
         return known[1]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from time import time
 
 from gateway.auth.api_keys import ApiKeys
 from gateway.auth.certificates import CertificateNames
 from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
 from gateway.auth.token_verifier import TokenVerifier
-from gateway.config.auth_specs import CREDENTIAL_HEADERS, AuthSpec
+from gateway.config.auth_specs import CREDENTIAL_HEADERS, ApiKeySpec, AuthSpec
 from gateway.net.client_certificate import ClientCertificate
 
 Field = tuple[bytes, bytes]
@@ -46,13 +46,27 @@ class Authenticator:
             tokens = previous._tokens if previous is not None else None
             is_same = tokens is not None and (tokens.specs, tokens.claims) == (spec.jwt, frozenset(claims))
             self._tokens = tokens if is_same else TokenVerifier(spec.jwt, claims)
-        self._keys = ApiKeys(key for file in spec.keys for key in file.keys)
+        self._spec = spec
+        self._keys = ApiKeys(self._keys_of_files())
+        self._stored: tuple[Collection[ApiKeySpec], bool] | None = None
         # Verified before, by the field: a dictionary hashes with a secret of its process, so its time tells nothing
         self.verified: dict[Field, Identity] = {}
         self._num_verified_bytes = 0
         self.certificates = CertificateNames(spec.certificates)
-        self._is_required = spec.required
         self._absent = (_MISSING if spec.reads_credentials else _NO_CERTIFICATE) if spec.required else _ANONYMOUS
+
+    def _keys_of_files(self) -> Iterator[ApiKeySpec]:
+        return (key for file in self._spec.keys for key in file.keys)
+
+    def use_stored_keys(self, keys: Collection[ApiKeySpec], *, is_current: bool) -> None:
+        """Admit the keys in Redis, too, where the rules say so. While they are not current, whose an unknown key is
+        cannot be said."""
+        if not self._spec.redis_keys or self._stored == (keys, is_current):
+            return
+        self._stored = keys, is_current
+        self._keys = ApiKeys((*keys, *self._keys_of_files()), is_complete=is_current)
+        self.verified.clear()
+        self._num_verified_bytes = 0
 
     def identify(self, fields: Sequence[Field]) -> Identity:
         """Who sends a request with these credential fields, names in lower case."""
@@ -70,7 +84,7 @@ class Authenticator:
     def identify_certificate(self, certificate: ClientCertificate) -> Identity:
         """Who sends requests without a credential field on a connection with this certificate."""
         identity = self.certificates.identify(certificate)
-        return identity if identity.error is None or self._is_required else _ANONYMOUS
+        return identity if identity.error is None or self._spec.required else _ANONYMOUS
 
     def _remember(self, field: Field, identity: Identity) -> None:
         name, value = field

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.admin_client import Row
+
 if TYPE_CHECKING:
     from gateway.rule_versions.splice import Span
 
@@ -47,6 +49,10 @@ class KeyFile:
         """A field's value in each entry, "" where it is missing."""
         return [_value(entry, field) for entry in self._entries.children] if self._entries is not None else []
 
+    def entries(self, *fields: str) -> list[Row]:
+        """These fields of each entry."""
+        return list(zip(*(self.values(field) for field in fields), strict=True))
+
     def append(self, fields: Mapping[str, str]) -> None:
         from gateway.rule_versions.splice import append_item, flow_map
 
@@ -60,15 +66,48 @@ class KeyFile:
             text = append_item(text, entries, block(fields, entries.column)[entries.column + 2 :].rstrip("\n"))
         self._write(text)
 
-    def remove(self, place: int, what: str) -> None:
+    def rotate(self, id: str, fields: Mapping[str, str], until: str) -> None:
+        """Add an entry for the owner of a key, which ends then, unless it ends before.
+
+        Raises: typer.Exit where there is no such key.
+        """
+        from gateway.config.auth_specs import moment
+        from gateway.rule_versions.splice import read_spans, set_entry
+        from gateway.rule_versions.version import EditError
+
+        place = self._find("id", id, f"key {id!r}")
+        assert self._entries is not None
+        old = self._entries.children[place]
+        owner = {name: value for name in ("tenant", "name") if (value := _value(old, name))}
+        expires = _value(old, "expires")
+        if not expires or moment(expires) > moment(until):
+            try:
+                self._text = set_entry(self._text, old, "expires", until, f"key {id!r}")
+            except EditError as error:
+                raise refused(f"{self._path}: {error}") from error
+            self._entries = read_spans(self._text, str(self._path))
+        self.append({**fields, **owner})
+
+    def remove(self, field: str, value: str, what: str) -> None:
+        """Remove the entry that has this value; `what` names it.
+
+        Raises: typer.Exit where there is none.
+        """
         from gateway.rule_versions.splice import remove_item
         from gateway.rule_versions.version import EditError
 
+        place = self._find(field, value, what)
         assert self._entries is not None
         try:
             self._write(remove_item(self._text, self._entries, place, what))
         except EditError as error:
             raise refused(f"{self._path}: {error}") from error
+
+    def _find(self, field: str, value: str, what: str) -> int:
+        values = self.values(field)
+        if value not in values:
+            raise refused(f"{self._path} has no {what}; it has {', '.join(values) or 'none'}")
+        return values.index(value)
 
     def _write(self, text: str) -> None:
         """In place: a container that has the file mounted would not see a new file."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from gateway.cli import client_keys
-from gateway.cli.admin_client import Row, print_table
+from gateway.cli.admin_client import print_table
 from gateway.cli.key_files import Expiry, KeyFile, block, expiry, refused
 
 app = typer.Typer(
@@ -83,19 +83,13 @@ def add(
 def list_all(file: File) -> None:
     """List names, roles, ends and scopes."""
     columns = ("name", "role", "id", "expires", "scope")
-    keys = KeyFile(file, _check)
-    rows: list[Row] = list(zip(*(keys.values(column) for column in columns), strict=True))
-    print_table(columns, rows, "The file has no key: nobody can use the admin API.")
+    print_table(columns, KeyFile(file, _check).entries(*columns), "The file has no key: nobody can use the admin API.")
 
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Owner of the key.")], file: File) -> None:
     """Remove a key from the file: it is refused from then on."""
-    keys = KeyFile(file, _check)
-    names = keys.values("name")
-    if name not in names:
-        raise refused(f"{file} has no key of {name!r}; it has {', '.join(names) or 'none'}")
-    keys.remove(names.index(name), f"the key of {name!r}")
+    KeyFile(file, _check).remove("name", name, f"key of {name!r}")
     typer.echo(f"The key of {name!r} opens nothing any more.")
 
 

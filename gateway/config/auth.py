@@ -185,7 +185,7 @@ def read_auth(node: Node, reading: Reading) -> AuthSpec | None:
     if auth is None:
         return None
     if not auth.reads_credentials and not auth.certificates:
-        needed = "it needs 'keys', 'jwt' or 'certificates'"
+        needed = "it needs 'keys', 'redis_keys', 'jwt' or 'certificates'"
         reading.error(node.location, f"auth names nothing that a caller could be known by: {needed}")
     for spec in auth.jwt:
         assert spec.location is not None

@@ -140,13 +140,16 @@ class AuthSpec:
     required: bool = True  # false: a request without a credential goes on without a principal
     jwt: tuple[JwtSpec, ...] = ()  # issuers whose tokens are taken
     certificates: tuple[CertificateSpec, ...] = ()  # clients' certificates, which the listener has verified
+    redis_keys: bool = False  # true: API keys in Redis are valid, too
+    # How long keys that were read from Redis stay valid while it cannot be read
+    redis_outage: Annotated[float, values.between(0.0, 30 * 86400.0, values.duration)] = 3600.0
     forward: bool = False  # true: engines receive the credential that the gateway has verified
     location: Location | None = field(default=None, compare=False)
 
     @property
     def reads_credentials(self) -> bool:
         """Whether callers are known by a header, which is the gateway's then."""
-        return bool(self.keys or self.jwt)
+        return bool(self.keys or self.jwt or self.redis_keys)
 
 
 def network(text: str) -> IPv4Network | IPv6Network:

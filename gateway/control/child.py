@@ -78,6 +78,8 @@ class ControlledProcess:
                 plane.update_health(conditions, lists, loads)
             case messages.SetDrained(endpoints):
                 plane.set_drained(endpoints)
+            case messages.SetKeys(keys, is_current):
+                plane.set_keys(keys, is_current=is_current)
             case messages.SetWeights(weights, runs):
                 plane.set_weights(weights, runs)
             case messages.RenameRegions(secret):

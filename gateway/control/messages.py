@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.config.auth_specs import ApiKeySpec
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
 from gateway.observability.audit_record import AuditRecord
@@ -72,6 +73,14 @@ class SetDrained:
     """Send no new work to these endpoints, by engine and URL, and to all others again."""
 
     endpoints: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SetKeys:
+    """These are the API keys in Redis; unless they are current, others may be valid, too."""
+
+    keys: tuple[ApiKeySpec, ...]
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +220,7 @@ class WorkerFailed:
 
 
 # What holds until another one of its kind comes.
-Setting = SetHealth | SetDrained | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
+Setting = SetHealth | SetDrained | SetKeys | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
 _Report = QueryReply | CountersPart | Decisions | Audited | Serving | WorkerFailed

@@ -31,6 +31,7 @@ from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
+from gateway.supervision.stored_keys import StoredKeys
 from gateway.supervision.worker_pool import WorkerPool
 from gateway.upstream.engine_metrics import EngineMetrics
 from gateway.upstream.health import Findings, Prober
@@ -76,6 +77,7 @@ class ControlPlane:
             ),
         )
         self.rule_manager = RuleManager(book, self.replicas, self.store, self._use_rules, self.workers.settle)
+        self._stored_keys = StoredKeys(self.store, lambda: self.book.rules, self.workers.set)
         self.experiments = self._make_experiments()
         self.decisions = DecisionFeed(
             self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)
@@ -101,6 +103,7 @@ class ControlPlane:
         if self._embedded_redis is not None and not await self._embedded_redis.start():
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
         await self.rule_manager.join()
+        await self._stored_keys.look()
         await self.experiments.open(self.book.rules)
         self.shadows.use_rules(self.book.rules, self.book.number)
         await asyncio.gather(self.shadows.ready(), self.workers.start())
@@ -110,7 +113,12 @@ class ControlPlane:
     def run(self) -> None:
         """Follow the rule files, the other gateways and the workers' counters from now on."""
         loop = asyncio.get_running_loop()
-        loops = (self.rule_manager.follow_files(), self.rule_manager.follow_replicas(), self._keep_counting())
+        loops = (
+            self.rule_manager.follow_files(),
+            self.rule_manager.follow_replicas(),
+            self._stored_keys.follow(),
+            self._keep_counting(),
+        )
         self._tasks = [loop.create_task(each) for each in loops]
         if self.store is not None:
             self._look_at_redis()

@@ -1,18 +1,24 @@
 """`pointsman keys client`, and a gateway that applies changes of the file."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 from typer.testing import CliRunner
 
 from gateway.cli.client_keys import app
 from gateway.config.auth import read_key_file
 from gateway.yaml.readers import Reading
 from tests.support import plain_http
+from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
+from tests.support.shared_redis import redis_server, shared_server
 from tests.support.waiting import eventually
+
+__all__ = ["redis_server", "shared_server"]
 
 RULES = (
     "{version: 1, auth: {keys: keys/clients.yaml}, engines: {it: {endpoints: ['http://127.0.0.1:1']}},"
@@ -73,3 +79,26 @@ def test_a_gateway_applies_changes_of_the_file(tmp_path: Path, start_gateway: Ca
     run("remove", key[4:16])
     eventually(lambda: status(key) == 401)
     assert key[17:] not in gateway.log()
+
+
+def test_a_gateway_applies_changes_in_redis(
+    tmp_path: Path, redis_server: RedisServer, start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """The same for keys in Redis, in all workers: a change reaches new connections and open ones."""
+    runner, at = CliRunner(), ["--redis", redis_server.url]
+    rules = RULES.replace("keys: keys/clients.yaml", "redis_keys: true")
+    first = runner.invoke(app, ["add", "ci", "--tenant", "acme", *at]).stdout.strip()
+    gateway = start_gateway(rules, redis=redis_server.url, workers=2)
+    with contextlib.ExitStack() as stack:
+        base = f"http://127.0.0.1:{gateway.http_port}"
+        clients = [stack.enter_context(httpx.Client(base_url=base, timeout=60)) for _ in range(8)]
+
+        def statuses(key: str) -> set[int]:
+            return {client.get("/v2", headers={"x-api-key": key}).status_code for client in clients}
+
+        eventually(lambda: statuses(first) == {200})
+        second = runner.invoke(app, ["add", "ci", "--tenant", "acme", *at]).stdout.strip()
+        eventually(lambda: statuses(second) == {200})
+        assert runner.invoke(app, ["remove", first[4:16], *at]).exit_code == 0
+        eventually(lambda: statuses(first) == {401})
+        assert statuses(second) == {200}

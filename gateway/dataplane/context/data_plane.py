@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
+from gateway.config.auth_specs import ApiKeySpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.active_requests import Connection
@@ -129,6 +130,7 @@ class DataPlane:
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
+        self._keys: tuple[Collection[ApiKeySpec], bool] = (), False  # in Redis, and whether they are current
         self._weights, self._runs = NO_WEIGHTS, NO_RUNS
         # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
         self._next: Snapshot | None = None
@@ -193,6 +195,7 @@ class DataPlane:
         if snapshot.identification is None:
             self.read, self.read_call = HeadReader(snapshot, settings), CallReader(snapshot, settings)
         else:
+            snapshot.identification.use_stored_keys(*self._keys)
             self.read = AuthenticatedHeadReader(snapshot, settings, snapshot.identification)
             self.read_call = AuthenticatedCallReader(snapshot, settings, snapshot.identification)
 
@@ -225,6 +228,11 @@ class DataPlane:
         what heads were decided to be by other weights is forgotten. `runs` are those that have set them."""
         self._weights, self._runs = weights, runs
         self.snapshot.set_weights(weights, runs)
+        self._use_readers()
+
+    def set_keys(self, keys: Collection[ApiKeySpec], *, is_current: bool) -> None:
+        """Take over the API keys in Redis; what heads were found to be by other keys is forgotten."""
+        self._keys = keys, is_current
         self._use_readers()
 
     def set_health(self, health: Health, models: Models | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import replace
 from ipaddress import ip_address
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from gateway.auth.authenticator import CREDENTIAL_FIELDS, Authenticator
 from gateway.auth.identity import Identity, unauthenticated
-from gateway.config.auth_specs import AuthSpec
+from gateway.config.auth_specs import ApiKeySpec, AuthSpec
 from gateway.config.specs import RulesSpec
 from gateway.net.client_certificate import ClientCertificate
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -70,6 +71,10 @@ class Identification:
             self._of_proxies._trusts_tenant, self._of_proxies._certified = True, {}
         # Whether connections differ in what their heads mean
         self.varies = bool(self._proxies) or bool(self._authenticator.certificates)
+
+    def use_stored_keys(self, keys: Collection[ApiKeySpec], is_current: bool) -> None:
+        """Admit the keys in Redis, where the rules say so."""
+        self._authenticator.use_stored_keys(keys, is_current=is_current)
 
     def of(self, peer: Peer) -> Identification:
         """The same for one connection: its address may be trusted to name the tenant, its certificate is its caller."""
