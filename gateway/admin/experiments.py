@@ -20,7 +20,7 @@ from gateway.events.event_types import SessionMoved
 from gateway.experiments import runs
 from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.runs import CommandRefused, RunState
-from gateway.protocol.sequence import bounded
+from gateway.protocol.sequence import record_name
 from gateway.redis.command import Command, StoreError
 from gateway.routing.assignment import arm_token
 from gateway.sessions.session import arm_field, session_key
@@ -60,9 +60,11 @@ class PromoteRequest(CommandReason):
 
 
 class ForceRequest(CommandReason):
-    """A session, and its arm from its next request on; null: the arm of its hash."""
+    """A session, and its arm from its next request on; null: the arm of its hash. `tenant` is that of the session,
+    where the rules have `auth:`."""
 
     unit: Annotated[str, Field(min_length=1)]
+    tenant: str = ""
     arm: str | None = None
 
 
@@ -180,7 +182,7 @@ async def _force(control: ControlPlane, spec: ExperimentSpec, body: ForceRequest
         raise HTTPException(
             409, f"experiment '{spec.name}' has unit '{spec.unit}': only sessions keep an arm of their own"
         )
-    session = bounded(body.unit)
+    session = record_name(body.unit, body.tenant if control.book.rules.auth is not None else None)
     key, field = session_key(session), arm_field(spec.name)
     ttl = max(1, int(control.book.rules.identity.session_ttl))
     if body.arm is None:

@@ -19,7 +19,7 @@ from gateway.conversations.store import Conversation, StoredConversation, list_c
 from gateway.conversations.turns import openai_message
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved
-from gateway.protocol.sequence import bounded
+from gateway.protocol.sequence import record_name
 from gateway.routing.assignment import arm_of_token
 from gateway.sessions.session import Session, flat, place_field, session_key
 from gateway.supervision.control_plane import ControlPlane
@@ -42,27 +42,28 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     """Add `/sessions/{id}` and `/conversations`."""
 
     @app.get("/sessions/{session:session}", tags=["sessions"])
-    async def show_session(session: str, _: Viewer) -> Json:
+    async def show_session(session: str, _: Viewer, tenant: Tenant = "") -> Json:
         """What is stored of a session; `places` are the endpoints other than its home."""
-        return _session_json(session, await _read(control, session))
+        name = _name(control, session, tenant)
+        return {"session": session, "tenant": tenant} | _session_json(name, await _read(control, session, tenant))
 
     @app.post("/sessions/{session:session}/move", tags=["sessions"])
-    async def move_session(session: str, move: Move, _: Operator) -> Json:
+    async def move_session(session: str, move: Move, _: Operator, tenant: Tenant = "") -> Json:
         """Have a session continue at another endpoint, while that one is available."""
         rules = control.book.rules
         check_endpoint(rules, move.engine, move.url)
-        name = bounded(session)
+        name = _name(control, session, tenant)
         key = session_key(name)
         ttl = max(1, int(rules.identity.session_ttl))
         place = ("HSET", key, place_field(move.engine), move.url)
         moved = publish_command(SENDER_ADMIN, SessionMoved(name))
         await query_redis(store_of(control, "sessions"), place, ("EXPIRE", key, ttl), moved)
-        return _session_json(session, await _read(control, session))
+        return {"session": session, "tenant": tenant} | _session_json(name, await _read(control, session, tenant))
 
     @app.delete("/sessions/{session:session}", tags=["sessions"])
-    async def forget_session(session: str, _: Operator) -> Json:
+    async def forget_session(session: str, _: Operator, tenant: Tenant = "") -> Json:
         """Forget a session: its next request starts a new one. Its conversation stays stored."""
-        name = bounded(session)
+        name = _name(control, session, tenant)
         moved = publish_command(SENDER_ADMIN, SessionMoved(name))
         count, _moved = await query_redis(store_of(control, "sessions"), ("DEL", session_key(name)), moved)
         return {"session": session, "forgotten": bool(count)}
@@ -100,25 +101,31 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
         return {"session": session, "tenant": tenant, "deleted": True}
 
 
-async def _read(control: ControlPlane, session: str) -> list[bytes]:
+def _name(control: ControlPlane, session: str, tenant: str) -> str:
+    """The name of a session's records."""
+    return record_name(session, tenant if control.book.rules.auth is not None else None)
+
+
+async def _read(control: ControlPlane, session: str, tenant: str) -> list[bytes]:
     """The session's fields and values, alternating.
 
     Raises: HTTPException where it is not stored.
     """
-    (reply,) = await query_redis(store_of(control, "sessions"), ("HGETALL", session_key(bounded(session))))
+    (reply,) = await query_redis(
+        store_of(control, "sessions"), ("HGETALL", session_key(_name(control, session, tenant)))
+    )
     fields = flat(reply)
     if not fields:
-        raise HTTPException(404, f"no session '{session}' is remembered")
+        raise HTTPException(404, f"no session '{session}'{_of(tenant)} is remembered")
     return fields
 
 
-def _session_json(session: str, fields: list[bytes]) -> Json:
-    stored = Session(session, 0.0)
+def _session_json(name: str, fields: list[bytes]) -> Json:
+    stored = Session(name, 0.0)
     stored.take(fields)
     plain = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         return {
-            "session": session,
             "created": _seconds(plain.get(b"created")),
             "seen": _seconds(plain.get(b"seen")),
             "requests": int(plain.get(b"requests", b"0")),
@@ -126,8 +133,8 @@ def _session_json(session: str, fields: list[bytes]) -> Json:
             "places": stored.places,
         }
     except ValueError as error:
-        key = session_key(bounded(session))
-        raise HTTPException(503, f"{key} holds what no gateway has written: {error}") from error
+        text = f"{session_key(name)} holds what no gateway has written: {error}"
+        raise HTTPException(503, text) from error
 
 
 def _seconds(milliseconds: bytes | None) -> float | None:
@@ -146,5 +153,8 @@ async def _stored(control: ControlPlane, session: str, tenant: str) -> StoredCon
 
 
 def _no_conversation(session: str, tenant: str) -> HTTPException:
-    of_tenant = f" of tenant '{tenant}'" if tenant else ""
-    return HTTPException(404, f"there is no conversation of session '{session}'{of_tenant}")
+    return HTTPException(404, f"there is no conversation of session '{session}'{_of(tenant)}")
+
+
+def _of(tenant: str) -> str:
+    return f" of tenant '{tenant}'" if tenant else ""

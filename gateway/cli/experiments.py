@@ -132,10 +132,13 @@ def force(
     name: Name,
     unit: Annotated[str, typer.Argument(help="The session, as its clients name it.")],
     arm: Annotated[str | None, typer.Argument(help="The arm; without it: the arm of its hash.")] = None,
+    tenant: Annotated[str, typer.Option(help="The session's tenant, where the rules have auth.")] = "",
     reason: Reason = "",
 ) -> None:
     """Assign a session to an arm from its next request on, instead of its hash's."""
-    gateway.call("POST", "experiments", name, "force", body={"unit": unit, "arm": arm, "reason": reason})
+    gateway.call(
+        "POST", "experiments", name, "force", body={"unit": unit, "tenant": tenant, "arm": arm, "reason": reason}
+    )
     typer.echo(
         f"Session {unit!r} has arm '{arm}' of {name}." if arm else f"Session {unit!r} has its own arm of {name}."
     )

@@ -60,6 +60,7 @@ class FeedbackSubmitted:
     value: float | None = None
     label: str | None = None
     experiment: str | None = None
+    tenant: str | None = None  # the rater's, where the rules have `auth:`
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.protocol.principal import KEY_FIELD
-from gateway.protocol.sequence import read_name
+from gateway.protocol.sequence import read_name, read_text, record_name
 
 # One value for each entry of `per`, in its order.
 LimitKey = bytes | tuple[bytes, ...]
@@ -59,7 +59,7 @@ def header_names(spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool =
             names.update(("authorization", "x-api-key", "api-key"))
         elif part.startswith("header:"):
             names.add(part.removeprefix("header:"))
-    if "tenant" in spec.per:
+    if "tenant" in spec.per or ("session" in spec.per and is_verified):
         names.add(identity.tenant_header)
     if "session" in spec.per:
         names.add(identity.session_header)
@@ -84,10 +84,21 @@ def _reader(part: str, identity: IdentitySpec, is_verified: bool) -> Callable[[L
     if part == "key":
         return _verified_key if is_verified else _key
     if part == "session":
-        header = identity.session_header.encode()
-        return lambda request: (request.session or read_name(request.field(header) or b"")).encode()
+        return _session_reader(identity, is_verified)
     name = (identity.tenant_header if part == "tenant" else part.removeprefix("header:")).encode("ascii")
     return lambda request: _bounded(request.field(name) or b"")
+
+
+def _session_reader(identity: IdentitySpec, is_verified: bool) -> Callable[[LimitedRequest], bytes]:
+    header, tenant = identity.session_header.encode(), identity.tenant_header.encode()
+    if not is_verified:
+        return lambda request: (request.session or read_name(request.field(header) or b"")).encode()
+
+    def of_tenant(request: LimitedRequest) -> bytes:
+        session = request.session or read_name(request.field(header) or b"")
+        return record_name(session, read_text(request.field(tenant) or b"")).encode() if session else b""
+
+    return of_tenant
 
 
 def _verified_key(request: LimitedRequest) -> bytes:
@@ -126,5 +137,7 @@ def _shown(part: str, value: bytes) -> str:
         return "(none)"
     if part == "key" or part in _SECRET_FIELDS:
         return f"sha256:{sha256(value).hexdigest()[:12]}"
+    if part == "session":
+        value = value.replace(b"\1", b"/")  # behind a tenant
     text = value.decode("latin-1")
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])

@@ -22,12 +22,13 @@ _PER_BIN = 20.0
 # Clients choose names and labels; these bound the memory.
 MAX_FEEDBACK_NAMES = 20
 MAX_LABELS = 50
-# A longer id is not stored.
-_MAX_ID_BYTES = 128
+# A longer id is not stored; with `auth:`, 16 bytes are those of the tenant.
+_MAX_ID_BYTES = 144
 
 
 class RecentAnswers:
-    """The requests that arms have answered last, by their ids: at most `size`, at least half as many."""
+    """The requests that arms have answered last, by their ids, behind their tenants' `rater_of`: at most `size`, at
+    least half as many."""
 
     __slots__ = ("_half", "_old", "_young")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from math import isfinite
@@ -26,7 +27,8 @@ _MAX_VALUE = 1e9
 @dataclass(frozen=True, slots=True)
 class Rating:
     """How good an answer was: a value, a label or both, under a name. `request_id` or `session` says whose;
-    `experiment` is needed where a session is in several."""
+    `experiment` is needed where a session is in several. `tenant` is that of the rater, None where the rules have no
+    `auth:`."""
 
     request_id: str | None = None
     session: str | None = None
@@ -34,9 +36,15 @@ class Rating:
     name: str = "rating"
     value: float | None = None
     label: str | None = None
+    tenant: str | None = None
 
 
-def read_rating(body: bytes) -> Rating:
+def rater_of(tenant: str | None) -> bytes:
+    """What stands before the ids of a tenant's requests, so that no other one rates them."""
+    return b"" if tenant is None else hashlib.blake2b(tenant.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def read_rating(body: bytes, tenant: str | None = None) -> Rating:
     """Raises: GatewayError(BAD_REQUEST, BODY_TOO_LARGE) that says what is wrong."""
     if len(body) > MAX_BYTES:
         raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"feedback is longer than {MAX_BYTES} bytes")
@@ -67,7 +75,7 @@ def read_rating(body: bytes) -> Rating:
         raise bad_request("feedback has neither a value nor a label")
     if session is not None:
         session = bounded(session)
-    return Rating(request_id, session, texts["experiment"], name, value, label)
+    return Rating(request_id, session, texts["experiment"], name, value, label, tenant)
 
 
 def _text(fields: dict[str, Any], key: str) -> str | None:

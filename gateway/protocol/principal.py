@@ -27,6 +27,11 @@ class Principal:
         return orjson.dumps([self.tenant, self.key, dict(self.claims)], option=orjson.OPT_SORT_KEYS)
 
 
+def tenant_of(principal: Principal | None) -> str:
+    """The tenant of a caller; empty where it is anonymous."""
+    return principal.tenant if principal is not None else ""
+
+
 def principal_of_mark(mark: bytes) -> Principal:
     tenant, key, claims = orjson.loads(mark)
     return Principal(tenant, key, {name: tuple(values) for name, values in claims.items()})

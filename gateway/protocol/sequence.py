@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # Between the model and the id in a sequence's name. Names of sessions have none: see `bounded`.
 SEPARATOR = "\0"
+# Between the tenant and the id in the name of a tenant's session.
+_OF_TENANT = "\1"
+
+
+class TenantSession(str):
+    """The id of a session, where the rules have `auth:`. `name` identifies its records: sessions of different tenants
+    have different names."""
+
+    __slots__ = ("name",)
+
+    name: str
+
+    def __new__(cls, id: str, tenant: str) -> TenantSession:
+        """`tenant` is the verified caller's, empty of an anonymous one."""
+        session = super().__new__(cls, id)
+        tenant = bounded(tenant)
+        session.name = f"{digest_of(tenant) if _OF_TENANT in tenant else tenant}{_OF_TENANT}{id}"
+        return session
 
 
 @dataclass(slots=True)
 class Sequence:
-    """The Triton sequence of one request, and the request's part in it."""
+    """The Triton sequence of one request, and the request's part in it; `id` is a `TenantSession` where the rules have
+    `auth:`."""
 
     id: str
     model: str
@@ -27,7 +47,7 @@ class Sequence:
     name: str = field(init=False)  # identifies it among sessions and other models' sequences
 
     def __post_init__(self) -> None:
-        self.name = f"{self.model}{SEPARATOR}{self.id}"
+        self.name = f"{self.model}{SEPARATOR}{name_of(self.id)}"
 
 
 # What a request belongs to: a session, by its name, or a sequence.
@@ -35,8 +55,13 @@ AnySession = str | Sequence
 
 
 def name_of(session: AnySession) -> str:
-    """The name that identifies a session or sequence in this process."""
-    return session if isinstance(session, str) else session.name
+    """The name that identifies a session or sequence in this process, and its records."""
+    return session if type(session) is str else session.name  # type: ignore[union-attr]
+
+
+def record_name(id: str, tenant: str | None) -> str:
+    """The name of the session with this id; `tenant` is None where the rules have no `auth:`."""
+    return bounded(id) if tenant is None else TenantSession(bounded(id), tenant).name
 
 
 def id_of(session: AnySession) -> str:
@@ -74,6 +99,11 @@ def read_text(value: bytes) -> str:
 def read_name(value: bytes) -> str:
     """The name of the session in a header or a cookie."""
     return bounded(read_text(value))
+
+
+def session_reader(tenant: str) -> Callable[[bytes], str]:
+    """As `read_name`, of the sessions of a tenant."""
+    return lambda value: TenantSession(read_name(value), tenant)
 
 
 def may_stand_in_a_field(name: str) -> bool:

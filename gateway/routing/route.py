@@ -29,7 +29,10 @@ class Route:
         engines: Mapping[str, EngineSpec],
         identity: IdentitySpec,
         forcing: Forcing,
+        *,
+        by_tenant: bool = False,
     ) -> None:
+        """`by_tenant`: each tenant has its own sessions."""
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
         self.model = match.model
@@ -58,8 +61,8 @@ class Route:
             if target.is_forced
         }
         needs_session = is_sticky or spec.session.history is not None
-        self._session = session_lookup(identity) if needs_session else None
-        self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
+        self._session = session_lookup(identity, by_tenant=by_tenant) if needs_session else None
+        self._unit = unit_lookup(split.spec.unit, identity, by_tenant=by_tenant) if split is not None else None
         if self._unit == self._session:
             self._unit = self._session  # one lookup
         self._needs_body_for_arm = forcing.reads_bodies and split is not None

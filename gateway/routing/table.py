@@ -63,7 +63,7 @@ class Table:
         self._places = {spec.name: place for place, spec in enumerate(rules.routes)}
         for place, spec in enumerate(rules.routes):
             split = self.splits[spec.experiment] if spec.experiment else None
-            route = Route(spec, split, rules.engines, rules.identity, self.forcing)
+            route = Route(spec, split, rules.engines, rules.identity, self.forcing, by_tenant=rules.auth is not None)
             route.place = place
             self.routes.append(route)
             self.targets += route.targets

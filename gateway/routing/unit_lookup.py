@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.protocol.sequence import AnySession, Sequence, bounded
+from gateway.protocol.principal import Principal, tenant_of
+from gateway.protocol.sequence import AnySession, Sequence, TenantSession, bounded
 from gateway.routing.decision import Facts, Scalar
 from gateway.routing.matchers import as_text
 
@@ -39,8 +40,10 @@ class Lookup:
         text = facts.headers.get(self.header) if self.header is not None else None
         return self._find(text, facts)
 
-    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> AnySession | None:
-        """The unit in the parameters of a model's request."""
+    def in_parameters(
+        self, model: str, parameters: Mapping[str, Scalar], principal: Principal | None
+    ) -> AnySession | None:
+        """The unit in the parameters of a model's request, which this caller sends."""
         match = self._first(parameters)
         return match[1] if match is not None else None
 
@@ -51,7 +54,7 @@ class Lookup:
             return UnitMatch(None, in_head=True)
         if facts.body is None:
             return None
-        return UnitMatch(self.in_parameters(facts.model, facts.body.parameters), in_head=False)
+        return UnitMatch(self.in_parameters(facts.model, facts.body.parameters, facts.principal), in_head=False)
 
     def _first(self, parameters: Mapping[str, Scalar]) -> tuple[str, str] | None:
         """The name and text of the first non-empty parameter."""
@@ -72,36 +75,42 @@ class HeaderLookup(Lookup):
 
 @dataclass(frozen=True, slots=True)
 class SessionUnitLookup(Lookup):
-    """A session: any text, a cookie's value, or a Triton sequence."""
+    """A session: any text, a cookie's value, or a Triton sequence. `by_tenant`: each tenant has its own."""
+
+    by_tenant: bool = False
 
     def find(self, facts: Facts) -> UnitMatch | None:
         if not facts.has_session:
             return LATER
         return self._find(facts.session or facts.headers.get(self.header or ""), facts)
 
-    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> AnySession | None:
+    def in_parameters(
+        self, model: str, parameters: Mapping[str, Scalar], principal: Principal | None
+    ) -> AnySession | None:
         """The session in the parameters of a model's request; a `Sequence` for Triton's sequences."""
         match = self._first(parameters)
         if match is None:
             return None
         text = bounded(match[1])
+        if self.by_tenant:
+            text = TenantSession(text, tenant_of(principal))
         if match[0] != _SEQUENCE_ID:
             return text
         starts, ends = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
         return Sequence(text, bounded(model), starts=starts, ends=ends)
 
 
-def session_lookup(identity: IdentitySpec) -> SessionUnitLookup:
-    """The lookup of sessions."""
-    return SessionUnitLookup(identity.session_header, identity.session_parameters)
+def session_lookup(identity: IdentitySpec, *, by_tenant: bool = False) -> SessionUnitLookup:
+    """The lookup of sessions; `by_tenant`: the rules have `auth:`."""
+    return SessionUnitLookup(identity.session_header, identity.session_parameters, by_tenant)
 
 
-def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup:
+def unit_lookup(unit: str, identity: IdentitySpec, *, by_tenant: bool = False) -> Lookup:
     """The lookup of an experiment's unit; `request` has none: each request is assigned at random."""
     kind, _, name = unit.partition(":")
     match kind:
         case "session":
-            return session_lookup(identity)
+            return session_lookup(identity, by_tenant=by_tenant)
         case "header":
             return HeaderLookup(header=name)
         case "parameter":

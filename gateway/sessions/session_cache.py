@@ -165,6 +165,10 @@ class SessionCache:
         """The cached session, however old; a new one if there is none."""
         return self._sessions.use(name) or self._sessions.add(name, Session(name, now))
 
+    def look(self, name: str) -> Session | None:
+        """The cached session, however old; None if there is none."""
+        return self._sessions.look(name)
+
     def find(self, name: str, found: Callback) -> None:
         """Read a session and call `found` with it in a later turn, within the client's deadline."""
         pending = self._to_read.get(name) or self._reading.get(name)

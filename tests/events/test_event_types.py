@@ -32,7 +32,7 @@ WRITTEN = [
     (
         FeedbackSubmitted("t", "r-1", "rating", 0.5),
         "feedback",
-        '{"token":"t","request_id":"r-1","name":"rating","value":0.5,"label":null,"experiment":null}',
+        '{"token":"t","request_id":"r-1","name":"rating","value":0.5,"label":null,"experiment":null,"tenant":null}',
     ),
     (FeedbackAccepted("t"), "feedback_taken", '{"token":"t"}'),
     (ExperimentChanged("x"), "experiment", '{"name":"x"}'),

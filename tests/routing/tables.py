@@ -24,7 +24,7 @@ def table(
     named = {experiment.name: experiment for experiment in experiments}
     named_layers = {layer.name: layer for layer in layers}
     rules = RulesSpec(
-        ENGINES, routes, named, IdentitySpec(), "d1", layers=named_layers, forcing=forcing or ForcingSpec()
+        ENGINES, routes, named, IdentitySpec(), digest="d1", layers=named_layers, forcing=forcing or ForcingSpec()
     )
     return Table(rules, number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from gateway.config.settings import Settings
@@ -24,13 +24,14 @@ from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradictio
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.feedback import rater_of
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_services import OPERATIONS as SERVICE_OPERATIONS
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
-from gateway.protocol.principal import KEY_FIELD, Principal
-from gateway.protocol.sequence import AnySession, read_text
+from gateway.protocol.principal import KEY_FIELD, Principal, tenant_of
+from gateway.protocol.sequence import AnySession, read_name, read_text, session_reader
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
@@ -116,8 +117,13 @@ class CallPlan:
         self, fields: list[Field], snapshot: Snapshot, settings: Settings, principal: Principal | None = None
     ) -> None:
         self.principal = principal  # as of `PreparedHead`
-        if principal is not None and snapshot.identification is not None:
-            fields = snapshot.identification.with_tenant(fields, principal)
+        self.read_session: Callable[[bytes], str] = read_name  # this and `rater` as of `PreparedHead`
+        self.rater = b""
+        if snapshot.identification is not None:
+            tenant = tenant_of(principal)
+            self.read_session, self.rater = session_reader(tenant), rater_of(tenant)
+            if principal is not None:
+                fields = snapshot.identification.with_tenant(fields, principal)
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.shared = fields
@@ -259,7 +265,7 @@ class CallHead:
         self.id = plan.request_id
         self.timeout: float | None = None
         snapshot = plan.snapshot
-        self.session = session_of(snapshot, own, plan.shared) if snapshot.session_field else None
+        self.session = session_of(snapshot, own, plan.shared, plan.read_session) if snapshot.session_field else None
         self.units = units_of(snapshot, own, plan.shared) if snapshot.unit_fields else None
         self.error = plan.error
         timeout, known = plan.timeout, None

@@ -17,7 +17,8 @@ from gateway.events.event_types import FeedbackAccepted, FeedbackSubmitted
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Arms
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.feedback import Rating
+from gateway.protocol.feedback import Rating, rater_of
+from gateway.protocol.sequence import TenantSession, name_of
 from gateway.routing.assignment import Split, encoded
 from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
@@ -39,7 +40,8 @@ class FeedbackCollector:
         self._book = book
         self._event_bus = event_bus
         self._queries: dict[str, asyncio.Future[bool]] = {}
-        self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
+        # What was counted: the rater's tenant, the request, the rating's name, "value" or "label"
+        self._rated: dict[tuple[str | None, bytes, str, str], None] = {}
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
         if event_bus is not None:
             event_bus.subscribe(FeedbackSubmitted, self._on_submitted)
@@ -51,21 +53,32 @@ class FeedbackCollector:
         Raises: GatewayError (BAD_REQUEST, OVERLOADED).
         """
         try:
-            if rating.session is not None:
-                return await self._take_of_session(rating, rating.session, snapshot)
-            return self.take(rating) or await self._query_others(rating)
+            if rating.session is None:
+                return self.take(rating) or await self._query_others(rating)
+            if rating.tenant is None:
+                return self._count_session(rating, rating.session, await self._known(rating.session), snapshot)
+            session = TenantSession(rating.session, rating.tenant)
+            known = await self._known(session)
+            if not _has_arm(known, rating) and not await self._is_known_elsewhere(rating):
+                return False
+            return self._count_session(rating, session, known, snapshot)
         except ValueError as error:
             raise GatewayError(ErrorKind.BAD_REQUEST, str(error)) from error
 
     def take(self, rating: Rating) -> bool:
-        """Count a rating of a request that this worker has answered, once; False where it has not.
+        """Count a rating of a request that this worker has answered, once; False where it has not. One of a session is
+        counted by the worker that asks: whether this one knows the session's arm.
 
         Raises: ValueError where an arm takes no more names or labels.
         """
-        meter = self._arms.recent.get((rating.request_id or "").encode("utf-8", "surrogatepass"))
+        if rating.session is not None:
+            known = self._book.look(name_of(TenantSession(rating.session, rating.tenant or "")))
+            return known is not None and _has_arm(known, rating)
+        id = (rating.request_id or "").encode("utf-8", "surrogatepass")
+        meter = self._arms.recent.get(rater_of(rating.tenant) + id)
         if meter is None or rating.experiment not in (None, meter.counts.key.experiment):
             return False
-        request = rating.request_id or "", rating.name
+        request = rating.tenant, id, rating.name
         value = rating.value if (*request, "value") not in self._rated else None
         label = rating.label if (*request, "label") not in self._rated else None
         meter.rated(rating.name, value, label)
@@ -78,11 +91,10 @@ class FeedbackCollector:
 
     # By session
 
-    async def _take_of_session(self, rating: Rating, session: str, snapshot: Snapshot) -> bool:
-        known = await self._known(session)
+    def _count_session(self, rating: Rating, session: str, known: Session, snapshot: Snapshot) -> bool:
         arms = {split.spec.name: _arm(split, known, session) for split in _splits(rating, snapshot)}
         found = {name: arm for name, arm in arms.items() if arm is not None}
-        if len(found) > 1:  # those that the session has been seen in
+        if len(found) > 1 or rating.tenant is not None:  # those that the session has been seen in
             found = {name: arm for name, arm in found.items() if name in known.arms} or found
         if len(found) > 1:
             text = f"the session is in several experiments: {', '.join(found)}; name one by 'experiment'"
@@ -94,12 +106,19 @@ class FeedbackCollector:
 
     async def _known(self, session: str) -> Session:
         """What is known of a session, by Redis where it is not known here."""
-        known = self._book.get(session, time())
+        name = name_of(session)
+        known = self._book.get(name, time())
         if known is not None:
             return known
         found: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        self._book.find(session, lambda known: None if found.done() else found.set_result(known))
+        self._book.find(name, lambda known: None if found.done() else found.set_result(known))
         return await found
+
+    async def _is_known_elsewhere(self, rating: Rating) -> bool:
+        """Whether another worker has had a request of a tenant's session that neither this one nor Redis knows."""
+        if self._event_bus is not None and self._event_bus.is_live:
+            return False
+        return self.by_control is not None and await self.by_control(rating)
 
     # By request
 
@@ -112,9 +131,8 @@ class FeedbackCollector:
         token = secrets.token_hex(8)
         answer = self._queries[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
-        self._event_bus.publish(
-            FeedbackSubmitted(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
-        )
+        asked = rating.name, rating.value, rating.label, rating.experiment, rating.tenant
+        self._event_bus.publish(FeedbackSubmitted(token, rating.request_id, *asked))
         try:
             return await asyncio.wait_for(answer, _TIMEOUT_SECONDS)
         except TimeoutError:
@@ -123,7 +141,7 @@ class FeedbackCollector:
             del self._queries[token]
 
     def _on_submitted(self, item: FeedbackSubmitted) -> None:
-        rating = Rating(item.request_id, None, item.experiment, item.name, item.value, item.label)
+        rating = Rating(item.request_id, None, item.experiment, item.name, item.value, item.label, item.tenant)
         try:
             is_taken = self.take(rating)
         except ValueError:
@@ -135,6 +153,11 @@ class FeedbackCollector:
         answer = self._queries.get(item.token)
         if answer is not None and not answer.done():
             answer.set_result(True)
+
+
+def _has_arm(known: Session, rating: Rating) -> bool:
+    """Whether a session has been seen in the experiment of a rating, or in any."""
+    return rating.experiment in known.arms if rating.experiment is not None else bool(known.arms)
 
 
 def _splits(rating: Rating, snapshot: Snapshot) -> list[Split]:

@@ -8,7 +8,7 @@ as the lines that came.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
 from enum import Enum
 from functools import partial
@@ -20,7 +20,7 @@ from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, con
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.sequence import read_name, read_text
+from gateway.protocol.sequence import read_text
 from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
 from gateway.wire.memo import Memo, NameCache
 
@@ -146,7 +146,9 @@ class Request:
                 elif known.setdefault(name, value) != value:
                     self.plan = plan.refused(contradiction(name))
         snapshot = plan.snapshot
-        self.session = session_of(snapshot, own, plan.head.fields) if snapshot.session_field else None
+        self.session = (
+            session_of(snapshot, own, plan.head.fields, plan.read_session) if snapshot.session_field else None
+        )
         self.units = units_of(snapshot, own, plan.head.fields) if snapshot.unit_fields else None
         self.lines = lines + plan.length_line
 
@@ -222,8 +224,11 @@ class Request:
         return b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] not in names])
 
 
-def session_of(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
-    """The session that a head names by its field, or else by its cookie; `own` are the fields of this request alone."""
+def session_of(
+    snapshot: Snapshot, own: list[Field], shared: list[Field], read_name: Callable[[bytes], str]
+) -> str | None:
+    """The session that a head names by its field, or else by its cookie; `own` are the fields of this request alone,
+    `read_name` is that of the plan."""
     cookie = b""
     for name, value in own if snapshot.session_is_own else own + shared:
         if name == snapshot.session_field and value:
@@ -341,7 +346,7 @@ class HeadReader:
 
     def _strict(self, kind: type[Request], plan: PreparedHead) -> Request:
         request = kind(plan, [], b"")
-        request.session = session_of(self._snapshot, plan.head.fields, [])
+        request.session = session_of(self._snapshot, plan.head.fields, [], plan.read_session)
         request.units = units_of(self._snapshot, plan.head.fields, [])
         return request
 

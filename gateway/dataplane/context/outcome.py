@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import NamedTuple
 
+from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_energy
@@ -24,10 +25,10 @@ class GenerationUsage(NamedTuple):
 class OutcomeRecorder:
     """Reports to the arm's meter once; to none where the request is not measured."""
 
-    def __init__(self, route_target: RouteTarget, is_inference: bool, request_id: bytes, started_at: float) -> None:
+    def __init__(self, route_target: RouteTarget, request: Request, started_at: float) -> None:
         self._route_target = route_target
-        self._meter: Meter | None = route_target.meter if is_inference else None
-        self._id = request_id
+        self._meter: Meter | None = route_target.meter if request.plan.is_inference else None
+        self._id = request.plan.rater + (request.id or b"")
         self._started_at = started_at
         self._size = 0
         self._crossed = False

@@ -13,6 +13,7 @@ from gateway.config.settings import Settings
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
+from gateway.protocol.feedback import rater_of
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
     INFERENCE_OPERATIONS,
@@ -23,8 +24,8 @@ from gateway.protocol.operations import (
     ambiguous_path,
     read_path,
 )
-from gateway.protocol.principal import KEY_FIELD, Principal
-from gateway.protocol.sequence import read_text
+from gateway.protocol.principal import KEY_FIELD, Principal, tenant_of
+from gateway.protocol.sequence import read_name, read_text, session_reader
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine
@@ -92,6 +93,8 @@ class PreparedHead:
         "passes",
         "passes_if_kept",
         "principal",
+        "rater",
+        "read_session",
         "request_id",
         "request_line",
         "route_target",
@@ -113,8 +116,13 @@ class PreparedHead:
         self.snapshot = snapshot
         self.head = head
         self.principal = principal  # the verified caller; None where the rules have no `auth:`, or of an anonymous one
-        if principal is not None and snapshot.identification is not None:
-            head.fields = snapshot.identification.with_tenant(head.fields, principal)
+        self.read_session: Callable[[bytes], str] = read_name  # the name in a field
+        self.rater = b""  # of the replies: see `rater_of`
+        if snapshot.identification is not None:
+            tenant = tenant_of(principal)
+            self.read_session, self.rater = session_reader(tenant), rater_of(tenant)
+            if principal is not None:
+                head.fields = snapshot.identification.with_tenant(head.fields, principal)
         self._named = named = self._by_name(head.fields)
         self.request_line = (head.method, _without_values(head.target.decode("latin-1")))
         self.encoding: bytes | None = None  # of the body, `identity` left out

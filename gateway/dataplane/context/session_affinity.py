@@ -52,7 +52,7 @@ class SessionAffinity:
             if replay is not None and session.step is None and not self.inputs.number_at_once(session, replay):
                 return None
         else:
-            name = session
+            name = session if type(session) is str else name_of(session)
         now = time()
         found = self.book.get(name, now)
         return None if found is None else self._arm_target(route_target, found, now)

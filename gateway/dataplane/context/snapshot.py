@@ -244,7 +244,7 @@ class Snapshot:
         # Whether the session and units stand in no plan: rules do not read them, nor does the gateway itself.
         self.session_is_own = not self.headers_used & session_names and not READ_OF_HEADS & session_names
         self.units_are_own = not READ_OF_HEADS & used.unit_headers
-        self.session_lookup = session_lookup(rules.identity)
+        self.session_lookup = session_lookup(rules.identity, by_tenant=is_verified)
         # Words of a body that names a session; any name may be written with escapes.
         names = [name.encode() for name in rules.identity.session_parameters]
         self.session_words = (*names, b"\\u") if needs_session and names else ()

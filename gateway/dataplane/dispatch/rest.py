@@ -183,7 +183,7 @@ def _session_in_body(client: Client, request: Request, body: bytes) -> AnySessio
     else:
         return None
     parameters = read_parameters(plan.call.operation, body[:end], client.plane.json_bounds)
-    return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
+    return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters, plan.principal)
 
 
 # By the target

@@ -62,6 +62,11 @@ class StreamCall(ClientCall):
         self.responses = StreamResponses(stream, self.request_id, self._backends, limits.high_water_bytes)
 
     @property
+    def rated_id(self) -> bytes:
+        """The id that ratings name, behind that of who may rate it."""
+        return self._head.plan.rater + self.request_id
+
+    @property
     def expires_at(self) -> float:
         """The client's deadline, of `time.monotonic`; 0 where it has none."""
         return self._started_at + self._head.timeout if self._head.timeout is not None else 0.0

@@ -282,7 +282,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         return Input(InputProtocol.GRPC, self._head.plan.path, (), message.message(self._target.model))
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None:
-        meter.failed(self._request_id, error.kind, error.status.http >= 500, self._message.size)
+        meter.failed(self._head.plan.rater + self._request_id, error.kind, error.status.http >= 500, self._message.size)
 
     # Ends
 
@@ -296,7 +296,8 @@ class UnaryRelay(GrpcFront, CallHandler):
         is_good = status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(http_status)
         attempts.answered(attempt, message.size, self._response_bytes, now, is_good=is_good)
         if meter is not None:
-            meter.answered_rpc(self._request_id, status, message.size, now - attempts.started_at)
+            rated_id = self._head.plan.rater + self._request_id
+            meter.answered_rpc(rated_id, status, message.size, now - attempts.started_at)
         if self._client.plane.request_log.is_on:
             self._log(http_status, "")
         self._client.call_ended(self._stream)

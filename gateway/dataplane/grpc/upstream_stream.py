@@ -266,7 +266,7 @@ class UpstreamStream(GrpcFront):
             num_errors, seconds = 0, None
         self._counters.measure(
             meter,
-            self._call.request_id,
+            self._call.rated_id,
             num_answered=num_answered - num_errors,
             num_errors=num_errors,
             num_failed=num_failed,

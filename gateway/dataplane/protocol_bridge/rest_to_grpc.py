@@ -204,7 +204,8 @@ class RestToGrpcHandler(Handler):
         plan, rpc = self._plan, self._reply.rpc
         call_plan = plan.calls.get(rpc)
         if not isinstance(call_plan, CallPlan):
-            call_plan = plan.calls[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
+            call_plan = CallPlan(self._fields(), plan.snapshot, self.plane.settings, plan.principal)
+            plan.calls[rpc] = call_plan
             call_plan.rest_facts = plan.facts
             call_plan.request_line = plan.request_line
         fields = [field for field in self._request.fields if field[0] not in _OF_REST]
@@ -274,8 +275,8 @@ class RestToGrpcHandler(Handler):
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Report to an experiment: a client that is gone, and a bad request, say nothing of the arm."""
         if not reason:
-            meter.answered(self._request_id, status, 0, seconds)
+            meter.answered(self._plan.rater + self._request_id, status, 0, seconds)
         elif status >= 500:
-            meter.failed(self._request_id, ErrorKind(reason), True, 0)
+            meter.failed(self._plan.rater + self._request_id, ErrorKind(reason), True, 0)
         else:
             meter.kept_out(reason)

@@ -327,7 +327,7 @@ class Exchange(UpstreamHandler):
         is_good = not attempt.endpoint.counts_as_failure(status)
         attempts.answered(attempt, size, self._response_bytes, now, is_good=is_good)
         if meter is not None and self._plan.is_inference:
-            meter.answered(self._request_id, status, size, now - attempts.started_at)
+            meter.answered(self._plan.rater + self._request_id, status, size, now - attempts.started_at)
         if self._client.plane.request_log.is_on:
             self._log(status, "")
         self._client.reply_ended()
@@ -412,4 +412,4 @@ class Exchange(UpstreamHandler):
         return self._plan.is_inference
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None:
-        meter.failed(self._request_id, error.kind, error.status.http >= 500, self._body.size)
+        meter.failed(self._plan.rater + self._request_id, error.kind, error.status.http >= 500, self._body.size)

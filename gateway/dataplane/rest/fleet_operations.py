@@ -32,6 +32,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
 from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import TRITON_VERSION, LlmApi, Operation
+from gateway.protocol.principal import tenant_of
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, fetch
 from gateway.upstream.engine import Engine
@@ -160,7 +161,8 @@ class FleetOperation(LocalHandler):
 
     async def _feedback(self, body: bytes) -> AggregatedReply:
         """A client's rating of a reply; engines do not get it."""
-        rating = read_rating(body)
+        is_verified = self._plan.snapshot.identification is not None
+        rating = read_rating(body, tenant_of(self._plan.principal) if is_verified else None)
         if await self._client.plane.feedback.give(rating, self._plan.snapshot):
             return AggregatedReply(200, b'{"counted":true}')
         what = f"request {rating.request_id!r}" if rating.session is None else f"session {rating.session!r}"

@@ -75,7 +75,7 @@ class GrpcBackendCall(UpstreamHandler):
         return self._request.plan.is_inference
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None:
-        meter.failed(self._request.id or b"", error.kind, error.status.http >= 500, 0)
+        meter.failed(self._request.plan.rater + (self._request.id or b""), error.kind, error.status.http >= 500, 0)
 
     # The call
 
@@ -111,7 +111,7 @@ class GrpcBackendCall(UpstreamHandler):
         attempts.status = status
         attempts.answered(attempt, len(self._message), len(body), now, is_good=True)
         if route_target.meter is not None and self.is_inference:
-            route_target.meter.answered(request_id, status, len(self._message), seconds)
+            route_target.meter.answered(self._request.plan.rater + request_id, status, len(self._message), seconds)
         self._report(status, "")
         fields = [*route_target.reply_fields, *timing, (b"x-request-id", request_id)]
         self._client.respond(status, body, fields, GRPC if answered.is_good else JSON)

@@ -102,7 +102,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._resume_policy = _ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
-        self._outcome = OutcomeRecorder(route_target, request.plan.is_inference, request.id or b"", self._started_at)
+        self._outcome = OutcomeRecorder(route_target, request, self._started_at)
         self._pieces: list[bytes] = []
         self._translator: Translator = cast(Translator, None)  # set before the engine is asked
         self._handler: Handler | None = None

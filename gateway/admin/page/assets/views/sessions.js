@@ -8,10 +8,11 @@ import { field, panel, tellPairs, text, trouble } from "../core/parts.js";
 
 export async function show(root, { detail, signal }) {
   const name = text({ id: "session", required: true, value: detail });
+  const tenant = text({ id: "tenant" });
   const found = h("div", { class: "stack", "aria-live": "polite" });
   const find = async () => {
     try {
-      fill(found, sessionTold(await call("GET", `/sessions/${piece(name.value)}`, null, { signal }), find));
+      fill(found, sessionTold(await call("GET", pathOf(name.value, tenant.value), null, { signal }), find));
     } catch (error) {
       if (error.name === "AbortError") return;
       const isMissing = error.status === 404 || error.status === 503;
@@ -24,7 +25,8 @@ export async function show(root, { detail, signal }) {
     h(
       "div",
       { class: "row bottom" },
-      field("Session", name, "as its clients name it; a tenant's stands behind the tenant's name"),
+      field("Session", name, "as its clients name it"),
+      field("Tenant", tenant, "of the verified caller, where the rules have auth"),
       h("button", { type: "submit", class: "primary" }, "Find"),
     ),
   );
@@ -36,8 +38,12 @@ export async function show(root, { detail, signal }) {
   if (detail) await find();
 }
 
+function pathOf(session, tenant, verb = "") {
+  return `/sessions/${piece(session)}${verb}${tenant ? `?tenant=${piece(tenant)}` : ""}`;
+}
+
 function sessionTold(told, again) {
-  const { session, places, arms } = told;
+  const { session, tenant, places, arms } = told;
   const facts = h("dl", { class: "pairs" });
   tellPairs(facts, {
     "First seen": clock(told.created),
@@ -54,7 +60,7 @@ function sessionTold(told, again) {
       confirm: "Forget",
       danger: true,
       run: async () => {
-        await call("DELETE", `/sessions/${piece(session)}`);
+        await call("DELETE", pathOf(session, tenant));
         toast("The session is forgotten");
         again();
       },
@@ -65,7 +71,7 @@ function sessionTold(told, again) {
     h(
       "div",
       { class: "row" },
-      action("Move", "operator", () => move(session, again)),
+      action("Move", "operator", () => move(told, again)),
       action("Forget", "operator", remove, { class: "danger" }),
     ),
   );
@@ -77,7 +83,7 @@ function named(values) {
     .join(", ");
 }
 
-async function move(session, again) {
+async function move({ session, tenant }, again) {
   const { engines } = await call("GET", "/engines");
   const places = engines.flatMap((engine) => engine.endpoints.map(({ url }) => `${engine.name} at ${url}`));
   await ask({
@@ -87,7 +93,7 @@ async function move(session, again) {
     confirm: "Move",
     run: async ({ place, reason }) => {
       const at = place.indexOf(" at ");
-      await call("POST", `/sessions/${piece(session)}/move`, {
+      await call("POST", pathOf(session, tenant, "/move"), {
         engine: place.slice(0, at),
         url: place.slice(at + 4),
         reason,
