@@ -131,8 +131,8 @@ class FeedbackCollector:
         token = secrets.token_hex(8)
         answer = self._queries[token] = asyncio.get_running_loop().create_future()
         assert rating.request_id is not None
-        asked = rating.name, rating.value, rating.label, rating.experiment, rating.tenant
-        self._event_bus.publish(FeedbackSubmitted(token, rating.request_id, *asked))
+        opinion = rating.name, rating.value, rating.label, rating.experiment, rating.tenant
+        self._event_bus.publish(FeedbackSubmitted(token, rating.request_id, *opinion))
         try:
             return await asyncio.wait_for(answer, _TIMEOUT_SECONDS)
         except TimeoutError:
