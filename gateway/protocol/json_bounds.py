@@ -6,7 +6,6 @@ too: never less than there are values.
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,6 +17,7 @@ from gateway.protocol.json_reader import read_json
 SHORT_BYTES = 64 * 1024
 # The bytes that tell values and keys, and what each weighs: objects and arrays are the dearest.
 _MARKS = ((b",", 1), (b":", 1), (b"[", 4), (b"{", 8))
+_ITEM_MARKS = ((b",", 1), (b"{", 1))  # one at the least comes with each item
 # Where messages, parts, calls, tools and tensors are: schemas and arguments are passed on as they are.
 _HOLDERS = frozenset(
     {
@@ -29,7 +29,6 @@ _HOLDERS = frozenset(
 _WINDOW_BYTES = 256 * 1024
 # A body with more quotes, or more backslashes, is not looked at again without its texts.
 _MAX_QUOTES = 50_000
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _MAX_KEYS = 32  # of an object; more count as items
 _COUNTED = frozenset({dict, list, str})
 
@@ -56,14 +55,16 @@ class JsonBounds(NamedTuple):
         if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
             return
         most = self.values - num_numbers // 4
-        if _counts_more(body, most) and (not _is_text(body) or _counts_more(_TEXT.sub(b"", body), most)):
+        if _counts_more(body, most) and _counts_more_outside_texts(body, most):
             what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
             raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
 
     def check_items(self, body: bytes) -> None:
         """The same for its items alone. The document, whose values are within bounds, is built for that only where it
         might have too many."""
-        if len(body) <= SHORT_BYTES or body.count(b"{") + body.count(b",") <= self.items:
+        if len(body) <= SHORT_BYTES or not _counts_more(body, self.items, _ITEM_MARKS):
+            return
+        if not _counts_more_outside_texts(body, self.items, _ITEM_MARKS):
             return
         try:
             document = orjson.loads(body)
@@ -80,20 +81,26 @@ class JsonBounds(NamedTuple):
 BOUNDS = JsonBounds()
 
 
-def _counts_more(body: bytes, most: int) -> bool:
+def _counts_more(body: bytes, most: int, marks: tuple[tuple[bytes, int], ...] = _MARKS) -> bool:
     """Whether the marks of a body weigh more."""
     count = 0
     for at in range(0, len(body), _WINDOW_BYTES):
         end = at + _WINDOW_BYTES
-        count += sum(body.count(mark, at, end) * weight for mark, weight in _MARKS)
+        count += sum(body.count(mark, at, end) * weight for mark, weight in marks)
         if count > most:
             return True
     return count > most
 
 
-def _is_text(body: bytes) -> bool:
-    """Whether a body is mostly a few long texts, which can be left out in little time."""
-    return body.count(b'"') <= _MAX_QUOTES and body.count(b"\\") <= _MAX_QUOTES
+def _counts_more_outside_texts(body: bytes, most: int, marks: tuple[tuple[bytes, int], ...] = _MARKS) -> bool:
+    """The same for what is in no text, where the body has few of them; one that has many has more. Where it is
+    malformed that holds up to there, and no reader reads on."""
+    if b"\\" in body:
+        if body.count(b"\\") > _MAX_QUOTES:
+            return True
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    pieces = body.split(b'"', _MAX_QUOTES)
+    return len(pieces) > _MAX_QUOTES or _counts_more(b"".join(pieces[::2]), most, marks)
 
 
 def _has_more_items(document: Any, most: int) -> bool:

@@ -42,6 +42,20 @@ def test_a_document_of_too_many_values_is_not_built(body: bytes, monkeypatch: py
         read_body_facts(Operation.INFER, doubled)
 
 
+@pytest.mark.parametrize("text", ["Well, {this} is [it]: ", 'a "quote", ', "a \\\\", '\\\\", {'])
+def test_marks_in_long_texts_are_no_values(text: str) -> None:
+    """Marks in a text count for nothing, whatever escapes stand there, and those behind it count."""
+    body = orjson.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "some text " * 10_000 + text * 8000}], "stop": "a,{"}
+    )
+    bounds = JsonBounds(values=1000, items=100)
+    bounds.check_values(body)
+    bounds.check_items(body)
+    more = body[:-1] + b',"a":[' + b'{"b":0},' * 200 + b"0]}"
+    with pytest.raises(GatewayError, match="--max-json-values"):
+        bounds.check_values(more)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

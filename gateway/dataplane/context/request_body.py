@@ -143,7 +143,10 @@ class RequestBody:
 
     def held(self) -> bytes:
         """All that has come, as it came."""
-        return b"".join(self._pieces)
+        pieces = self._pieces
+        if len(pieces) > 1:
+            pieces[:] = [b"".join(pieces)]
+        return pieces[0] if pieces else b""
 
     def facts(self, operation: Operation, limits: Limits) -> BodyFacts | None:
         """The facts in the body's JSON, or why it cannot be read; None while more of it must come.
@@ -158,7 +161,7 @@ class RequestBody:
         length = self._request.json_bytes if self._request.plan.encoding is None else None
         if not self.is_complete and (length is None or self.size < length):
             return None
-        data = b"".join(self._pieces)
+        data = self.held()
         try:
             data = decoded(self._request, data, limits)
             json_bytes = declared_json_bytes(self._request.json_length, len(data))
@@ -175,7 +178,7 @@ class RequestBody:
         """Whether sending it twice could advance a sequence twice. Read only once an attempt has failed."""
         if self._request.plan.encoding is not None:
             return True
-        return b'"sequence_id"' in b"".join(self._pieces)
+        return b'"sequence_id"' in self.held()
 
     def _forget(self) -> None:
         """Drop what is sent: it is too long to be sent again."""

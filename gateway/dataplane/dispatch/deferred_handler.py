@@ -14,6 +14,7 @@ from gateway.dataplane.context.prepared_head import no_route, undecided
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.json_bounds import SHORT_BYTES
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Decision, Undecided
 
@@ -82,6 +83,36 @@ class BufferingHandler(DeferredHandler):
         return chosen
 
 
+class LongBodyHandler(ForwardingHandler):
+    """Passes a long body on in a turn of the event loop of its own: reading it twice would keep others waiting."""
+
+    _handler: Handler
+
+    def __init__(self, client: Client, handler: Handler) -> None:
+        self._loop = client.plane.loop
+        self._handler = handler
+        self._is_over = False
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        self._loop.call_soon(self._pass_on, data, ended)
+
+    def _pass_on(self, data: bytes, ended: bool) -> None:
+        if not self._is_over:
+            self._handler.body_received(data, ended)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        self._is_over = True
+        self._handler.client_gone(reason, status)
+
+    def progress(self) -> Progress:
+        return self._handler.progress()
+
+
+def in_own_turn(client: Client, handler: Handler, size: int) -> Handler:
+    """The handler of a body of this size that has been read already."""
+    return handler if size <= SHORT_BYTES else LongBodyHandler(client, handler)
+
+
 def on_whole_body(client: Client, request: Request, choose: Callable[[Client, Request, bytes], Chosen]) -> Handler:
     """The handler that `choose` makes once the body is whole."""
 
@@ -98,14 +129,16 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
     """
     plan = request.plan
     decision = plan.decide(None, request.session, request.units)
+    size = 0
     if decision is Undecided.NEEDS_BODY:
         facts = body.facts(plan.call.operation, client.plane.settings.limits)
         if facts is None:
             return None
-        decision = plan.decide(facts, request.session, request.units)
+        decision, size = plan.decide(facts, request.session, request.units), body.size
     if not isinstance(decision, Decision):
         raise undecided(decision, plan.facts)
-    return serve(client, request, plan.snapshot.target_of(decision), decision.session), body.held()
+    handler = serve(client, request, plan.snapshot.target_of(decision), decision.session)
+    return in_own_turn(client, handler, size), body.held()
 
 
 class SessionLookup(DeferredHandler):

@@ -11,7 +11,7 @@ from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead, undecided
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup
+from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
@@ -107,4 +107,4 @@ def _on_target(
         request = request.of(plan, len(body))
     if plan.passes:  # the usual case, and known for all requests like this one
         return Exchange(client, request, route_target, session, is_generation=plan.is_inference), body
-    return serve(client, request, route_target, session), body
+    return in_own_turn(client, serve(client, request, route_target, session), len(body)), body

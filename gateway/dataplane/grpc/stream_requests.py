@@ -19,7 +19,7 @@ from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
 
 # Messages that are handed on before others have a turn.
-_MESSAGES_A_TURN = 256
+_MESSAGES_A_TURN = 128
 # Of most streams. Never changed.
 _NOTHING: deque[tuple[bool, bytes]] = deque()
 

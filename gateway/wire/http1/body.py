@@ -90,17 +90,16 @@ class ChunkedDecoder:
         position = 0
         self._is_between = False
         while position < len(data) and self._at is not _At.END:
-            if (
-                self._at is _At.SIZE
-                and not self._line
-                and (found := _PLAIN_SIZE_LINE.match(data, position)) is not None
-            ):
-                start = found.end()
-                end = start + int(found[1], 16)
-                if data.startswith(b"\r\n", end):  # a chunk that is whole, as most are
+            if self._at is _At.SIZE and not self._line:
+                while (found := _PLAIN_SIZE_LINE.match(data, position)) is not None:  # whole chunks, as most are
+                    start = found.end()
+                    end = start + int(found[1], 16)
+                    if not data.startswith(b"\r\n", end):
+                        break
                     pieces.append(data[start:end])
                     position = end + 2
-                    continue
+                if position == len(data):
+                    break
             if self._at is _At.DATA:
                 end = min(position + self._remaining, len(data))
                 pieces.append(data[position:end])
