@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from gateway.admin.audit import AuditFile, AuditLog, AuditMiddleware, add_audit
 from gateway.admin.auth import Access, AuthMiddleware, Operator, Viewer
+from gateway.admin.budgets import add_budgets
 from gateway.admin.engine_settings import add_engine_settings
 from gateway.admin.engines import add_engines
 from gateway.admin.errors import add_errors
@@ -95,7 +96,7 @@ def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None,
         add_recordings,
     ):
         add(app, control)
-    for add in (add_limits, add_shadows, add_sessions, add_playground, add_models, _add_requests):
+    for add in (add_limits, add_budgets, add_shadows, add_sessions, add_playground, add_models, _add_requests):
         add(app, control)
     add_audit(app, log)
     add_events(app, feed if feed is not None else Feed(control), access)

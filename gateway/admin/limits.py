@@ -12,7 +12,7 @@ from gateway.admin.auth import Admin, Viewer
 from gateway.admin.engines import CHANGED, Reason
 from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import version_json
-from gateway.config.specs import LimitSpec
+from gateway.config.limit_specs import LimitSpec
 from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane

@@ -114,9 +114,11 @@ def _check(check: Check) -> Json:
 
 
 def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:
-    limits = [limit.name for limit in rules.limits if not limit.routes or decision.target.route in limit.routes]
+    route = decision.target.route
+    limits = [limit.name for limit in rules.limits if not limit.routes or route in limit.routes]
+    budgets = [budget.name for budget in rules.budgets if not budget.routes or route in budget.routes]
     session = id_of(decision.session) if decision.session is not None else None
-    return {**_target(decision.target, model, rules), "session": session, "limits": limits}
+    return {**_target(decision.target, model, rules), "session": session, "limits": limits, "budgets": budgets}
 
 
 def _target(target: Target, model: str, rules: RulesSpec) -> Json:

@@ -64,6 +64,7 @@ for _panel, _commands in _COMMANDS.items():
         app.command(rich_help_panel=_panel)(_exiting(_command))
 app.add_typer(experiments.app, name="experiments", rich_help_panel=_FLEET)
 app.add_typer(operator_commands.limits, name="limits", rich_help_panel=_FLEET)
+app.add_typer(operator_commands.budgets, name="budgets", rich_help_panel=_FLEET)
 for _name, _group, _panel in (
     ("endpoints", engines.endpoints, _FLEET),
     ("conversations", conversations.app, _FLEET),

@@ -55,6 +55,7 @@ def summarize(loaded: LoadedRules) -> str:
     rules = loaded.rules
     parts = ((rules.engines, "engine"), (rules.routes, "route"), (rules.experiments, "experiment"))
     limits = f", {_count(len(rules.limits), 'limit')}" if rules.limits else ""
+    limits += f", {_count(len(rules.budgets), 'budget')}" if rules.budgets else ""
     tests = f", {_count(len(rules.tests), 'test')}" if rules.tests else ""
     return f"{', '.join(_count(len(part), noun) for part, noun in parts)}{limits}{tests}: ok{warnings}"
 

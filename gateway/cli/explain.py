@@ -208,9 +208,10 @@ def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterabl
     decision = explanation.decision
     if not isinstance(decision, Decision) or facts.operation not in INFERENCE_OPERATIONS:
         return
-    for limit in rules.limits:
-        if not limit.routes or decision.target.route in limit.routes:
-            yield Text.assemble("limit ", (limit.name, "bold"), f": {limit.text}")
+    for kind, limits in (("limit", rules.limits), ("budget", rules.budgets)):
+        for limit in limits:
+            if not limit.routes or decision.target.route in limit.routes:
+                yield Text.assemble(f"{kind} ", (limit.name, "bold"), f": {limit.text}")
 
 
 def _everywhere(target: Target, table: Table) -> Text:

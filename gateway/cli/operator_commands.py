@@ -1,4 +1,4 @@
-"""Commands about a running gateway: requests under way, the log level, the audit, limits."""
+"""Commands about a running gateway: requests under way, the log level, the audit, limits, budgets."""
 
 from __future__ import annotations
 
@@ -133,3 +133,42 @@ def set_limit(
         changes[field] = None
     result = gateway.call("PUT", "limits", name, body=changes | {"reason": reason})
     typer.echo(f"Limit {name} is changed: rules {result['version']['number']}.")
+
+
+budgets = GatewayTyper(help="Show what keys and tenants have used of their budgets, or have one start over.")
+
+
+@budgets.callback(invoke_without_command=True)
+def show_budgets(
+    gateway: Gateway,
+    context: typer.Context,
+    account: Annotated[str | None, typer.Option(help="Only accounts with this value, such as a tenant.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Accounts of each budget: the fullest.")] = 20,
+) -> None:
+    """Show what keys and tenants have used of their budgets, or have one start over."""
+    if context.invoked_subcommand is not None:
+        return
+    rows: list[Row] = []
+    query = {"limit": limit} | ({"account": account} if account is not None else {})
+    for budget in gateway.get("budgets", query=query)["budgets"]:
+        for each in budget["shown"]:
+            spent, allowed = each["spent"], each["allowed"]
+            used = ", ".join(f"{spent[unit]:,.12g} of {amount:,.12g} {unit}" for unit, amount in allowed.items())
+            share = Text(f"{each['used']:.0%}", style="red" if each["used"] >= 1 else "")
+            rows.append((budget["name"], each["who"], used, share, f"{budget['reset']}"))
+    print_table(("budget", "account", "used", "share", "resets at"), rows, "No budget has been used in its window.")
+
+
+@budgets.command("reset")
+def reset_budget(
+    gateway: Gateway,
+    name: Annotated[str, typer.Argument(help="The budget, as the rules name it.")],
+    account: Annotated[
+        list[str] | None, typer.Argument(help="The account: its tenant, key, ..., in the order of `per`.")
+    ] = None,
+    reason: Reason = "",
+) -> None:
+    """Have one account start over before its window ends, in all gateways of one Redis."""
+    result = gateway.call("POST", "budgets", name, "reset", body={"account": account or [], "reason": reason})
+    spent = ", ".join(f"{amount:,.12g} {unit}" for unit, amount in result["spent"].items())
+    typer.echo(f"Budget {name} of {', '.join(account or []) or 'all'} starts over; it had used {spent}.")

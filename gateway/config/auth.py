@@ -94,14 +94,13 @@ def check_credentials(rules: RulesSpec, reading: Reading) -> None:
             cure = "use 'match: {tenant: ...}', or 'allow: {key: ...}'"
             what = f"route {route.name!r} matches header {name!r}, which 'auth' takes out of requests: {cure}"
             reading.error(route.location, what)
-    for limit in rules.limits:
-        for name in CREDENTIAL_HEADERS:
-            if f"header:{name}" in limit.per:
-                assert limit.location is not None
-                what = (
-                    f"limit {limit.name!r} is per header {name!r}, which 'auth' takes out of requests: use 'per: key'"
-                )
-                reading.error(limit.location, what)
+    for kind, limits in (("limit", rules.limits), ("budget", rules.budgets)):
+        for limit in limits:
+            for name in CREDENTIAL_HEADERS:
+                if f"header:{name}" in limit.per:
+                    assert limit.location is not None
+                    what = f"{kind} {limit.name!r} is per header {name!r}, which 'auth' takes out of requests"
+                    reading.error(limit.location, f"{what}: use 'per: key'")
 
 
 def check_conversations(rules: RulesSpec, reading: Reading) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from gateway.config.auth_specs import AccessSpec
 from gateway.config.experiment_specs import ShadowSpec
+from gateway.config.limit_specs import LimitSpec
 from gateway.config.sessions import read_session
 from gateway.config.specs import (
     ExpectSpec,
     IdentitySpec,
     InputMatch,
-    LimitSpec,
     MatchSpec,
     RequestSpec,
     RouteSpec,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.config.auth import check_access, check_conversations, check_credentials, read_auth
+from gateway.config.budgets import check_budgets, read_budget, read_price
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.host_access import Environment, HostNames, may_name
@@ -28,7 +29,10 @@ from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 
-_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "auth", "identity", "limits", "tests")
+_SECTIONS = (
+    *("version", "engines", "routes", "experiments", "layers", "forcing", "auth", "identity", "limits", "budgets"),
+    *("prices", "tests"),
+)
 _VERSION = "1"
 # Unknown names with a suggestion: each is compared with all that are declared, which may be thousands.
 _MAX_SUGGESTED = 20
@@ -139,6 +143,8 @@ _NAMED: Mapping[str, Callable[[str, Location, Node, Reading], Any]] = {
 _LISTED: Mapping[str, Callable[[Node, Reading], Any]] = {
     "routes": read_route,
     "limits": read_limit,
+    "budgets": read_budget,
+    "prices": read_price,
     "tests": read_test,
 }
 _SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {
@@ -224,6 +230,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_sessions(rules, reading)
     check_access(rules, reading)
     check_credentials(rules, reading)
+    check_budgets(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 from gateway.config import value_parsers
 from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
+from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
     ClientShare,
@@ -24,14 +25,12 @@ from gateway.config.value_parsers import (
     ExperimentName,
     FrontProtocol,
     HeaderName,
-    LimitKeyName,
     Name,
     OperationName,
     PositiveCount,
     PositiveDuration,
     PositiveSize,
     Ratio,
-    RouteName,
     Size,
     StrippedHeaderName,
     Text,
@@ -325,43 +324,6 @@ class RouteSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitSpec:
-    """A limit on requests, shared by all workers of all gateways of one Redis.
-
-    Each combination of the values of `per` has its own allowance; requests without a value (no tenant, no key) share
-    one. Only inferences count.
-    """
-
-    name: Name
-    routes: tuple[RouteName, ...] = ()  # the routes whose requests count; empty: all
-    per: tuple[LimitKeyName, ...] = ()  # route | tenant | key | session | header:NAME; empty: one allowance for all
-    requests_per_second: Annotated[float, values.above_zero(values.number)] | None = None
-    # Requests at once after a pause; None: as many as a second brings, and at least 1
-    burst: PositiveCount | None = None
-    tokens_per_minute: PositiveCount | None = None  # prompts and completions; a minute's worth at once
-    concurrency: PositiveCount | None = None  # requests at the same time
-    max_wait: Duration = 0.0  # seconds that a request may wait for its turn; 0: refuse at once
-    location: Location | None = field(default=None, compare=False)
-
-    @property
-    def full(self) -> float:
-        """Requests at once after a pause."""
-        return float(self.burst) if self.burst is not None else max(1.0, self.requests_per_second or 0.0)
-
-    @property
-    def text(self) -> str:
-        """The limit in words."""
-        amounts = []
-        if self.requests_per_second is not None:
-            amounts.append(f"{self.requests_per_second:g} requests per second")
-        if self.tokens_per_minute is not None:
-            amounts.append(f"{self.tokens_per_minute} tokens per minute")
-        if self.concurrency is not None:
-            amounts.append(f"{self.concurrency} requests at the same time")
-        return ", ".join(amounts) + (f" for each {' and '.join(self.per)}" if self.per else "")
-
-
-@dataclass(frozen=True, slots=True)
 class IdentitySpec:
     """Where requests carry their identity."""
 
@@ -443,6 +405,8 @@ class RulesSpec:
     auth: AuthSpec | None = None  # None: callers are not authenticated
     digest: str = ""  # of the files' contents: the same text has the same digest everywhere
     limits: tuple[LimitSpec, ...] = ()
+    budgets: tuple[BudgetSpec, ...] = ()
+    prices: tuple[PriceSpec, ...] = ()
     layers: Mapping[str, LayerSpec] = field(default_factory=dict)
     forcing: ForcingSpec = field(default_factory=ForcingSpec)
     tests: tuple[RuleTestSpec, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.config.auth_specs import ApiKeySpec
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.limits.budget_window import SpendingByBudget
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
 from gateway.protocol.engine_load import Load, Readiness
@@ -97,6 +98,14 @@ class SetLogLevel:
     """Log from this level on: debug, info, warning or error."""
 
     level: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpending:
+    """Totals of budgets that have changed; they have the reports of these workers in them, up to a number."""
+
+    budgets: SpendingByBudget
+    confirmed: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,15 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """From a worker: what it has counted for budgets since its last report; `batch` numbers its reports."""
+
+    worker: str
+    batch: int
+    budgets: SpendingByBudget
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a child: it accepts connections."""
 
@@ -220,8 +238,8 @@ class WorkerFailed:
 
 
 # What holds until another one of its kind comes.
-Setting = SetHealth | SetDrained | SetKeys | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
+Setting = SetHealth | SetSpending | SetDrained | SetKeys | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
-_Report = QueryReply | CountersPart | Decisions | Audited | Serving | WorkerFailed
+_Report = QueryReply | CountersPart | Decisions | Audited | Spent | Serving | WorkerFailed
 Message = _Rules | Setting | _Command | _Report

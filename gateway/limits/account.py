@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.config.specs import LimitSpec
+from gateway.config.limit_specs import LimitSpec
 from gateway.limits.limit_key import LimitKey, digest, shown
 from gateway.limits.local_allowance import (
     RETRY_SECONDS,

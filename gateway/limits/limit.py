@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.config.limit_specs import LimitSpec
+from gateway.config.specs import IdentitySpec
 from gateway.limits.account import Account, Counts
-from gateway.limits.limit_key import LimitKey, reader_of
+from gateway.limits.limit_key import LimitKey, header_names, reader_of
 from gateway.protocol.llm.token_estimate import BYTES_PER_TOKEN
 
 # Bounds the memory, because clients choose tenants and keys: an account is about 1 KiB.
@@ -19,11 +20,12 @@ _MAX_INSPECTED = 16
 class Limit:
     """Finds the account of a request, and opens new ones."""
 
-    __slots__ = ("accounts", "counts", "read_key", "spec")
+    __slots__ = ("accounts", "counts", "header_names", "read_key", "spec")
 
     def __init__(self, spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False) -> None:
         """`is_verified`: the rules have `auth:`, so tenants and keys are those of verified callers."""
         self.spec = spec
+        self.header_names = header_names(spec, identity, is_verified=is_verified)  # that keys are read from
         self.read_key = reader_of(spec, identity, is_verified=is_verified)
         self.accounts: dict[LimitKey, Account] = {}
         self.counts = Counts()
@@ -71,11 +73,11 @@ def prompt_tokens(num_bytes: int) -> int:
 
 def expected_tokens(body: bytes, num_bytes: int) -> int:
     """Estimate the tokens of a request and its reply; `body` is what has arrived of its `num_bytes` bytes."""
-    return prompt_tokens(num_bytes) + _reply_tokens(body)
+    return prompt_tokens(num_bytes) + reply_tokens(body)
 
 
-def _reply_tokens(body: bytes) -> int:
-    """The reply's bound: the first one in the body."""
+def reply_tokens(body: bytes) -> int:
+    """The most tokens of a reply: the first bound in the body; without one an estimate."""
     if _LAST_OF_A_BOUND in body:  # much faster than the expression
         found = _BOUND.search(body)
         if found is not None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Protocol
 
-from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.config.limit_specs import BudgetSpec, LimitSpec
+from gateway.config.specs import IdentitySpec
 from gateway.protocol.principal import KEY_FIELD
 from gateway.protocol.sequence import read_name, read_text, record_name
 
@@ -49,7 +50,9 @@ class LimitedRequest(Protocol):
         ...
 
 
-def header_names(spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False) -> frozenset[bytes]:
+def header_names(
+    spec: LimitSpec | BudgetSpec, identity: IdentitySpec, *, is_verified: bool = False
+) -> frozenset[bytes]:
     """The names of the header fields that a key is read from, in lower case. `is_verified`: the rules have `auth:`."""
     names: set[str] = set()
     for part in spec.per:
@@ -67,7 +70,7 @@ def header_names(spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool =
 
 
 def reader_of(
-    spec: LimitSpec, identity: IdentitySpec, *, is_verified: bool = False
+    spec: LimitSpec | BudgetSpec, identity: IdentitySpec, *, is_verified: bool = False
 ) -> Callable[[LimitedRequest], LimitKey]:
     """Returns: the function that reads a request's key; a missing value is empty. `is_verified`: as above."""
     readers = [_reader(part, identity, is_verified) for part in spec.per]
@@ -124,6 +127,18 @@ def digest(spec: LimitSpec, limit_key: LimitKey) -> str:
     values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
     value = b"".join(b"%d:%b" % (len(value), value) for value in values)
     return sha256("\0".join(spec.per).encode() + b"\0" + value).hexdigest()[:32]
+
+
+def account_name(spec: BudgetSpec, limit_key: LimitKey, *, is_verified: bool) -> tuple[str, ...]:
+    """The values by which operators know an account, one for each entry of `per`; of a secret its digest.
+    `is_verified`: as above."""
+    values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
+    return tuple(
+        f"sha256:{sha256(value).hexdigest()[:32]}"
+        if value and ((part == "key" and not is_verified) or part in _SECRET_FIELDS)
+        else value.decode("latin-1")
+        for part, value in zip(spec.per, values, strict=False)
+    )
 
 
 def shown(spec: LimitSpec, limit_key: LimitKey) -> str:

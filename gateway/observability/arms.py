@@ -15,7 +15,9 @@ from gateway.protocol.grpc_status import OK
 # gRPC's statuses that are a server's fault, as 5xx are: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 _RPC_FAILURES = frozenset({2, 4, 13, 14, 15})
 # Failures that say nothing about an arm: refused by limits, cancelled by operators, without a history in Redis.
-_NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING, ErrorKind.CANCELLED})
+_NOT_THE_ARMS = frozenset(
+    {ErrorKind.RATE_LIMITED, ErrorKind.BUDGET_EXHAUSTED, ErrorKind.HISTORY_MISSING, ErrorKind.CANCELLED}
+)
 # What `bin_of` does, on the hot path.
 _PER_BIN = 20.0
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gateway.observability.arm_stats import ArmKey, Feedback
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
-from gateway.observability.stats import RunFacts, ShadowCounts
+from gateway.observability.stats import BudgetUse, RunFacts, ShadowCounts
 from gateway.protocol import prometheus_text
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.prometheus_text import PrometheusFamily
@@ -33,6 +33,7 @@ class ExpositionState(CountersSnapshot):
     redis_restarts: int = 0  # of the embedded one
     runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by experiment
     shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
+    budgets: Mapping[str, BudgetUse] = field(default_factory=dict)  # by name
 
 
 Rows = Iterable[tuple[Iterable[str], Any]]  # label values, and a number or a histogram
@@ -229,6 +230,31 @@ _SHADOW_METRICS = (
         _by("shadows", "dropped"),
     ),
 )
+_BUDGET_METRICS = (
+    _c("budget_refused", "Requests refused since a budget was exhausted.", ("budget",), _each("budgets_refused", int)),
+    _g("budget_accounts", "Accounts of a budget in the current window.", ("budget",), _each("budgets", "accounts")),
+    _g("budget_exhausted", "Those that are exhausted.", ("budget",), _each("budgets", "exhausted")),
+    _g(
+        "budget_reset_seconds",
+        "When the window ends, in seconds since 1970.",
+        ("budget",),
+        _each("budgets", "reset_at"),
+    ),
+    _g(
+        "budget_spent",
+        "Requests, tokens and spend of all accounts in the current window.",
+        ("budget", "unit"),
+        _by("budgets", "spent"),
+    ),
+    _g(
+        "budget_used_ratio",
+        "Share of an account's budget that is used: of the 20 accounts that have used most.",
+        ("budget", "account"),
+        lambda state: (
+            ((name, each.account), each.used) for name, budget in state.budgets.items() for each in budget.shown
+        ),
+    ),
+)
 _ENDPOINT_METRICS = (
     _g(
         "endpoint_healthy",
@@ -311,6 +337,7 @@ _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ..
     (lambda state: bool(state.arms), _ARM_METRICS),
     (lambda state: bool(state.runs), _RUN_METRICS),
     (lambda state: bool(state.shadows), _SHADOW_METRICS),
+    (lambda state: bool(state.budgets), _BUDGET_METRICS),
     (lambda state: True, _ENDPOINT_METRICS),
     (lambda state: state.sessions is not None, _SESSION_METRICS),
     (lambda state: state.store is not None, _STORE_METRICS),

@@ -121,6 +121,7 @@ class CountersSnapshot:
     store: StoreUse | None = None  # None: there is no Redis
     sessions: SessionUse | None = None  # None: no worker has reported
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
+    budgets_refused: Mapping[str, int] = field(default_factory=dict)  # requests, by budget
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     captures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by route, and "captured" or why not
     descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by process id: open, limit (0: none)
@@ -135,6 +136,7 @@ class CountersSnapshot:
                 name: LimitSnapshot(name, limit.admitted, limit.refused, limit.waited)
                 for name, limit in self.limits.items()
             },
+            budgets_refused=self.budgets_refused,
             arms=self.arms,
             captures=self.captures,
         )

@@ -100,6 +100,25 @@ class LimitSnapshot:
     is_local: bool = False
 
 
+@dataclass(slots=True)
+class BudgetAccountUse:
+    """What one account of a budget has used in the current window; `used` is the largest share of what it may."""
+
+    account: str
+    used: float
+
+
+@dataclass(slots=True)
+class BudgetUse:
+    """One budget in the current window: `spent` by unit, and the accounts that have used most of theirs."""
+
+    accounts: int
+    exhausted: int
+    reset_at: int  # in seconds since 1970
+    spent: Mapping[str, float]
+    shown: list[BudgetAccountUse]
+
+
 def add_up(parts: Iterable[Any]) -> Any:
     """The sum of values of one type, leaf by leaf; None counts as absent. Numbers are added, of truths one suffices;
     lists, mappings and dataclasses are added by their items. Anything else, frozen dataclasses too, is the first's."""

@@ -36,6 +36,7 @@ class ErrorKind(Enum):
     OVERLOADED = "overloaded", 503, 14
     OUT_OF_BUFFERS = "out_of_buffers", 503, 8
     RATE_LIMITED = "rate_limited", 429, 8
+    BUDGET_EXHAUSTED = "budget_exhausted", 429, 8
     DEADLINE = "deadline", 504, 4
     UPSTREAM_CONNECT = "upstream_connect", 502, 14
     UPSTREAM_RESET = "upstream_reset", 502, 14

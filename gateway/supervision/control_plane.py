@@ -22,6 +22,7 @@ from gateway.observability.logs import log_level, set_log_level
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
+from gateway.supervision.budgets import BudgetLedger
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
@@ -88,6 +89,9 @@ class ControlPlane:
         self.workers.region_secret = region_secret = RegionSecret(folder)
         if (secret := region_secret.stored()) is not None:
             self.workers.set(RenameRegions(secret))
+        self.budgets = BudgetLedger(self.workers, self.store, folder)
+        self.workers.on_spent = self.budgets.receive
+        self.workers.spending = lambda: self.budgets.spending
         self._tasks: list[asyncio.Task[None]] = []
         self._redis_check: asyncio.Task[None] | None = None
 
@@ -104,6 +108,7 @@ class ControlPlane:
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
         await self.rule_manager.join()
         await self._stored_keys.look()
+        await self.budgets.open(self.book.rules.budgets)
         await self.experiments.open(self.book.rules)
         self.shadows.use_rules(self.book.rules, self.book.number)
         await asyncio.gather(self.shadows.ready(), self.workers.start())
@@ -136,7 +141,7 @@ class ControlPlane:
         if self._redis_check is not None:
             self._redis_check.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self._prober, self._engine_metrics, self.shadows, self.experiments, self.replicas):
+        for part in (self.budgets, self._prober, self._engine_metrics, self.shadows, self.experiments, self.replicas):
             await part.close()
         if self.store is not None:
             await self.store.close()
@@ -159,6 +164,7 @@ class ControlPlane:
     def _use_rules(self, rules: RulesSpec, number: int) -> None:
         if self.workers.number != number:
             self.workers.use_rules(rules, number)
+            self.budgets.use(rules.budgets)
             self.experiments.use_rules(rules)
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
@@ -262,4 +268,5 @@ class ControlPlane:
             redis_restarts=self._embedded_redis.restarts if self._embedded_redis is not None else 0,
             runs=self.experiments.facts(),
             shadows=self.shadows.counts(),
+            budgets=self.budgets.uses(),
         )

@@ -90,6 +90,8 @@ class WorkerPool:
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self.region_secret = RegionSecret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
+        self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
+        self.spending: Callable[[], messages.SetSpending | None] = lambda: None  # of budgets, for future workers
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
         self.captures = ""  # path of the socket for captures
@@ -247,7 +249,8 @@ class WorkerPool:
         self._processes.add(worker)
         worker.ended.add_done_callback(lambda ended: self._has_ended(worker))
         self._workers.add(worker)
-        state = tuple(self._state.values())
+        spending = self.spending()
+        state = (*self._state.values(), *((spending,) if spending is not None else ()))
         worker.send(
             messages.Start(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures)
         )
@@ -319,6 +322,8 @@ class WorkerPool:
                 self.on_decisions(decisions, skipped)
             case messages.Audited(record):
                 self.on_audited(record)
+            case messages.Spent():
+                self.on_spent(message)
             case messages.Query():
                 answer = (
                     self._share_memory if isinstance(message.request, messages.ShareMemory) else self._pass_feedback

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ from gateway.dataplane.context.request_log import DecisionSampler
 from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
+from gateway.limits.budget_window import SpendingByBudget
 from gateway.net.collector import collector_paused, relax_collector
 from gateway.net.listener_tls import listener_tls
 from gateway.net.slices import Slices
@@ -62,6 +64,7 @@ class Worker(ControlledProcess):
         self._servers: list[asyncio.Server] = []
         self._ratings: dict[int, asyncio.Future[bool]] = {}  # passed to other workers, by token
         self._last_token = 0
+        self._id = secrets.token_hex(8)
         self._stall_watch: StallWatch | None = None
 
     async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
@@ -76,6 +79,7 @@ class Worker(ControlledProcess):
             self.apply(plane, setting)
         plane.feedback.by_control = self._pass_rating
         plane.on_audited = self._pass_audit
+        plane.budgets.report = self._report_spending
         plane.by_control_memory = self._share_memory
         plane.held.on_fall = return_memory
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
@@ -115,6 +119,7 @@ class Worker(ControlledProcess):
 
     def _send_counters(self, plane: DataPlane, token: int) -> Iterator[None]:
         """Send the counters part by part."""
+        plane.budgets.flush()
         parts = counters_in_parts(plane)
         part = next(parts)
         for following in parts:
@@ -145,6 +150,8 @@ class Worker(ControlledProcess):
                         rate, message.share, message.with_body_facts, message.redacted, self._report
                     )
                 plane.request_log.sample(sampler)
+            case messages.SetSpending(budgets, confirmed):
+                plane.budgets.set_spending(budgets, confirmed.get(self._id, -1))
             case messages.QueryReply(token, is_counted):
                 counted = self._ratings.pop(token, None)
                 if counted is not None and not counted.done():
@@ -154,6 +161,9 @@ class Worker(ControlledProcess):
 
     def _report(self, decisions: list[dict[str, Any]], skipped: int) -> None:
         self.send(messages.Decisions(decisions, skipped))
+
+    def _report_spending(self, batch: int, budgets: SpendingByBudget) -> None:
+        self.send(messages.Spent(self._id, batch, budgets))
 
     def _pass_audit(self, record: AuditRecord) -> None:
         """Send a record to the control process, which has the audit; log it where that is gone or does not read."""

@@ -10,12 +10,12 @@ from gateway.admin.app import make_app
 from gateway.admin.auth import Access
 from gateway.admin.local_key import LocalKey
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
+from gateway.config.limit_specs import LimitSpec
 from gateway.config.specs import (
     EndpointSpec,
     EngineSpec,
     HistorySpec,
     InputMatch,
-    LimitSpec,
     MatchSpec,
     RouteSpec,
     RulesSpec,

@@ -109,6 +109,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
         "endpoints": ["http://b:1"],
         "session": None,
         "limits": ["crowd"],
+        "budgets": [],
     }
     assert [step["verdict"] for step in reply["steps"]] == ["matched"] + ["not asked"] * 4
     reply = explain(client, model="chat", operation="chat", protocol="openai")

@@ -57,4 +57,6 @@ experiments:
       - {{metric: latency_p95, max: 5s}}
 limits:
   - {{name: per-key, per: key, requests_per_second: 1000}}
+budgets:
+  - {{name: monthly, routes: premium, per: tenant, window: month, requests: 4}}
 """

@@ -127,6 +127,21 @@ def test_a_limit_is_changed_by_a_version_of_the_rules(page: Any, fleet: Fleet) -
     assert plain_http.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
 
 
+def test_a_budget_is_shown_and_reset(page: Any, fleet: Fleet) -> None:
+    """A tenant's use of a budget is shown with a bar, and a reset starts it over."""
+    infer = f"{fleet.gateway.http_url}/v2/models/plain/infer"
+    for _ in range(2):
+        plain_http.post(infer, json={"inputs": []}, headers={"x-tenant": "acme", "x-tier": "premium"})
+    page.goto("/#/limits")
+    row = page.get_by_role("row", name=re.compile("^monthly"))
+    expect(row).to_contain_text("2 of 4 requests")
+    expect(row.get_by_role("progressbar")).to_have_attribute("value", "0.5")
+    row.get_by_role("button", name="Reset").click()
+    page.get_by_label("Reason").fill("paid")
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(row).to_contain_text("0 of 4 requests")
+
+
 def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
     """A weight set on the map is in the rules."""
     page.goto("/")

@@ -120,6 +120,23 @@ routes: [{{name: texts, match: {{model: {MODEL}}}, engine: texts}}, {{name: all,
         assert (refused.returncode, "engines of protocol openai" in refused.stderr) == (1, True)
 
 
+def test_budgets_are_shown_and_reset(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """`budgets` shows what accounts have used; a reset of an account needs one that is known."""
+    budgets = "budgets: [{name: daily, per: tenant, window: day, requests: 2}]\n"
+    with CannedEngine("it") as engine:
+        gateway = start_gateway(RULES.format(url=engine.url) + budgets)
+        assert "No budget has been used" in run(gateway, "budgets").stdout
+        infer = f"{gateway.http_url}/v2/models/m/infer"
+        assert plain_http.post(infer, json={}, headers={"x-tenant": "acme"}).status_code == 200
+        shown = run(gateway, "budgets").stdout
+        assert "tenant acme" in shown and "1 of 2 requests" in shown and "50%" in shown
+        reset = run(gateway, "budgets", "reset", "daily", "acme")
+        text = "Budget daily of acme starts over; it had used 1 requests, 0 tokens, 0 spend.\n"
+        assert (reset.returncode, reset.stdout) == (0, text), reset.stderr
+        refused = run(gateway, "budgets", "reset", "daily", "nobody")
+        assert (refused.returncode, "budget 'daily' has no account 'nobody'" in refused.stderr) == (1, True)
+
+
 def test_limits_are_shown_and_changed(start_gateway: Callable[..., GatewayProcess]) -> None:
     """Fields of a limit that are not named stay; an error names the field."""
     rules = RULES.format(url="http://127.0.0.1:1") + "limits: [{name: few, per: tenant, requests_per_second: 5}]\n"

@@ -18,6 +18,7 @@ from gateway.config.experiment_specs import (
     ShadowSpec,
     ToleranceSpec,
 )
+from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
@@ -27,7 +28,6 @@ from gateway.config.specs import (
     HealthSpec,
     HistorySpec,
     IdentitySpec,
-    LimitSpec,
     LoadSpec,
     PrefixSpec,
     ReplaySpec,
@@ -72,6 +72,8 @@ DECISIONS = [
     ("conversations.yaml", Facts("story", operation=Operation.GENERATE, body=NO_BODY), "writer"),
     ("conversations.yaml", chat("assistant"), "assistant"),
     ("limits.yaml", chat("chat"), "vllm"),
+    ("budgets.yaml", chat("gpt-4o"), "openai"),
+    ("budgets.yaml", chat("llama"), "vllm"),
     ("limits.yaml", Facts("resnet", body=NO_BODY), "vision"),
     ("ramp.yaml", Facts("ranker-v2", headers={"x-session-id": "s1"}), "old"),
     ("ramp.yaml", Facts("other"), "old"),
@@ -151,6 +153,8 @@ SECTIONS = [
     ("bandit.", BanditSpec),
     ("", IdentitySpec),
     ("", LimitSpec),
+    ("", BudgetSpec),
+    ("", PriceSpec),
     ("", RequestSpec),
     ("", TensorSpec),
     ("", ExpectSpec),

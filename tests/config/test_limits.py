@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.specs import LimitSpec
+from gateway.config.limit_specs import LimitSpec
 from tests.config.conftest import Load
 
 RULES = "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes: [{name: chat, engine: e}]\n"

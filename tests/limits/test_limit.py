@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.config.limit_specs import LimitSpec
+from gateway.config.specs import IdentitySpec
 from gateway.limits import limit as limit_module
 from gateway.limits.limit import Limit, expected_tokens
 from gateway.limits.limit_key import digest, reader_of, shown

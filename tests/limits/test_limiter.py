@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.config.limit_specs import LimitSpec
+from gateway.config.specs import IdentitySpec
 from gateway.limits.account import Account, Counts
 from gateway.limits.lease_client import LeaseRequest
 from gateway.limits.limit import Limit

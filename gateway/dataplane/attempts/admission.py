@@ -1,4 +1,4 @@
-"""The place of one request under the limits of its target."""
+"""The place of one request under the limits and budgets of its target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 from time import monotonic
 
 from gateway.dataplane.attempts.front import AttemptFront
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.limits.budget import BudgetAccount
+from gateway.limits.budget_window import Spending
 from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError
 
@@ -24,13 +27,13 @@ class Admission:
         front: AttemptFront,
         route_target: RouteTarget,
         session: str | None,
-        limiter: Limiter,
+        plane: DataPlane,
         decided: Callable[[GatewayError | None], None],
     ) -> None:
         self._front = front
         self._route_target = route_target
         self.session = session
-        self._limiter = limiter
+        self._limiter: Limiter = plane.limiter
         self._decided = decided
         self._grant: Grant | Pending | None = None
 
@@ -83,3 +86,69 @@ class Admission:
     def refused(self, error: GatewayError) -> None:
         self._grant = None
         self._decided(error)
+
+
+class BudgetedAdmission(Admission):
+    """The same of a target with budgets: it is refused where one is exhausted, counts as a request once it is admitted,
+    and with its tokens and their price when it ends."""
+
+    __slots__ = ("_accounts", "_budgets", "_era", "_is_counted")
+
+    def __init__(
+        self,
+        front: AttemptFront,
+        route_target: RouteTarget,
+        session: str | None,
+        plane: DataPlane,
+        decided: Callable[[GatewayError | None], None],
+    ) -> None:
+        super().__init__(front, route_target, session, plane, decided)
+        self._budgets = plane.budgets
+        self._accounts: list[BudgetAccount] = []  # of the target's budgets
+        self._era = -1
+        self._is_counted = False
+
+    def start(self, now: float) -> None:
+        if self._is_counted:
+            return
+        if not self._accounts:  # else it has waited for its limits
+            self._accounts = self._budgets.check(self._route_target.budgets, self)
+            self._era = self._budgets.era
+        if self._route_target.limits:
+            super().start(now)
+            if self.is_waiting:
+                return
+        self._is_counted = True
+        self._count_request()
+
+    def resume(self) -> None:
+        self._is_counted = True
+        if self._route_target.limits:
+            super().resume()
+
+    def charge(self) -> None:
+        self._accounts = self._budgets.check(self._route_target.budgets, self)
+        self._era = self._budgets.era
+        if self._route_target.limits:
+            super().charge()
+        self._count_request()
+
+    def end(self) -> None:
+        super().end()
+        used = self._front.usage() if self._is_counted else None
+        if used is not None:
+            cost = self._budgets.prices.cost(self._model_name(), used)
+            self._count(Spending(0, used.prompt + used.completion, cost))
+
+    def _count_request(self) -> None:
+        self._count(Spending(1, 0, self._budgets.prices.cost_of_request(self._model_name())))
+
+    def _count(self, counted: Spending) -> None:
+        budgets, of_target = self._budgets, self._route_target.budgets
+        if self._era != budgets.era:  # a window has ended, or there are other rules
+            self._accounts, self._era = budgets.accounts_of(of_target, self), budgets.era
+        budgets.count(of_target, self._accounts, counted)
+
+    def _model_name(self) -> str:
+        """The name by which prices know the model: the engine's, where the rules tell it."""
+        return self._route_target.spec.model or self._front.model_name()

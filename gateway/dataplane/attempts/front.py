@@ -10,6 +10,7 @@ from gateway.config.specs import EngineSpec
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import TokenUsage
 from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
 
@@ -91,6 +92,14 @@ class AttemptFront(ABC):
     def used_tokens(self, expected: int) -> int:
         """Tokens that it has used; `expected` were."""
         return 0
+
+    def usage(self) -> TokenUsage | None:
+        """The same as far as prices tell tokens apart; None where it is no generation, or has failed."""
+        return None
+
+    def model_name(self) -> str:
+        """The model that the client names; empty where that is unknown."""
+        return ""
 
     # How it is counted
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any, Generic
 
-from gateway.dataplane.attempts.admission import Admission
+from gateway.dataplane.attempts.admission import Admission, BudgetedAdmission
 from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
 from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.context.active_requests import Stage
@@ -96,9 +96,10 @@ class UpstreamAttempts(Generic[Carrier]):
         self._num_attempts = 0
         self._slot: Slot | None = None  # of the deadline
         self._admission: Admission | None = None  # where limits apply
-        if route_target.limits and front.is_inference:
+        if route_target.is_limited and front.is_inference:
             session_id = id_of(session) if session is not None else None
-            self._admission = Admission(front, route_target, session_id, plane.limiter, self._admission_decided)
+            kind = BudgetedAdmission if route_target.budgets else Admission
+            self._admission = kind(front, route_target, session_id, plane, self._admission_decided)
         self.replay: SequenceReplay | None = None  # where the sequence's inputs are stored
         if route_target.replay is not None and type(session) is Sequence:
             self.replay = SequenceReplay(front, plane.affinity, route_target, session, self._sequence_moved, self.fail)

@@ -38,6 +38,7 @@ from gateway.dataplane.context.snapshot import (
 )
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
+from gateway.limits.budget import Budgets
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
 from gateway.net.slices import run_in_slices
@@ -100,6 +101,7 @@ class DataPlane:
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = TimerWheel(self.loop)
         self.limiter = Limiter(settings.workers, store)
+        self.budgets = Budgets(self.loop.call_later)
         self.tap = Tap(self.loop, captures)
         self.connections: set[Connection] = set()
         limits = settings.limits
@@ -185,6 +187,7 @@ class DataPlane:
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
         self.limiter.use(snapshot.limits)
+        self.budgets.use(snapshot.budgets, snapshot.prices)
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()

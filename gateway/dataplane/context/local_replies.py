@@ -21,7 +21,8 @@ KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # HTTP/1.0 closes by 
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 CHUNKS = b"\r\ntransfer-encoding: chunked"
 
-_OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
+# OpenAI's own words
+_OPENAI_CODES = {ErrorKind.RATE_LIMITED: "rate_limit_exceeded", ErrorKind.BUDGET_EXHAUSTED: "insufficient_quota"}
 _REQUEST_ID = b"x-request-id"
 ANTHROPIC_REQUEST_ID = b"request-id"  # where its clients look for it
 _NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
@@ -40,8 +41,7 @@ def error_content(error: GatewayError, api: LlmApi | None, request_id: bytes = b
         return error_json(error.message)
     if api is LlmApi.MESSAGES:
         return anthropic_error(error.message, error_status(error, api), request_id.decode("latin-1"))
-    code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value
-    return openai_error(error.message, error_status(error, api), code)
+    return openai_error(error.message, error_status(error, api), _OPENAI_CODES.get(error.kind, error.kind.value))
 
 
 def error_event(error: GatewayError, api: LlmApi | None) -> bytes:

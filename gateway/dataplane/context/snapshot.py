@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
@@ -18,8 +18,9 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.identification import Identification
 from gateway.dataplane.context.reply_fields import decision_fields
+from gateway.limits.budget import Budget
 from gateway.limits.limit import Limit
-from gateway.limits.limit_key import header_names
+from gateway.limits.prices import Prices
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
@@ -46,6 +47,7 @@ NO_WEIGHTS: Weights = MappingProxyType({})
 # The number of the run that has set an experiment's weights
 Runs = Mapping[str, int]
 NO_RUNS: Runs = MappingProxyType({})
+AnyLimit = TypeVar("AnyLimit", Limit, Budget)
 # What a snapshot consists of, in lists
 Parts = list[list[Any]]
 
@@ -64,7 +66,9 @@ class RouteTarget:
         "_unmeasured",
         "arms",
         "bucket",
+        "budgets",
         "engine",
+        "is_limited",
         "is_sticky",
         "key",
         "limits",
@@ -81,7 +85,13 @@ class RouteTarget:
     )
 
     def __init__(
-        self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool, limits: tuple[Limit, ...] = ()
+        self,
+        target: Target,
+        engine: Engine,
+        metrics: Metrics,
+        name_decision: bool,
+        limits: tuple[Limit, ...] = (),
+        budgets: tuple[Budget, ...] = (),
     ) -> None:
         self.spec = target
         self.is_sticky = target.is_sticky
@@ -92,6 +102,8 @@ class RouteTarget:
         self.split: Split | None = None  # of its experiment
         self.engine = engine
         self.limits = limits  # that its requests meet
+        self.budgets = budgets  # the same
+        self.is_limited = bool(limits or budgets)
         self.shadow: ShadowSpec | None = None  # of its route
         self.reply_fields = decision_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
@@ -227,8 +239,11 @@ class Snapshot:
             self.identification = Identification(rules, rules.auth, previous.identification if previous else None)
         is_verified = rules.auth is not None
         self.limits = {spec.name: Limit(spec, rules.identity, is_verified=is_verified) for spec in rules.limits}
+        self.budgets = {spec.name: Budget(spec, rules.identity, is_verified=is_verified) for spec in rules.budgets}
+        self.prices = Prices(rules.prices)
         self.limit_fields = frozenset[bytes]().union(
-            *(header_names(spec, rules.identity, is_verified=is_verified) for spec in rules.limits)
+            *(limit.header_names for limit in self.limits.values()),
+            *(budget.header_names for budget in self.budgets.values()),
         )
         used = yield from find_used_fields(rules)
         self.parameters_used = used.parameters
@@ -255,7 +270,7 @@ class Snapshot:
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
             yield
-        limits = _LimitsOfRoutes(self.limits.values())
+        limits, budgets = _LimitsOfRoutes(self.limits.values()), _LimitsOfRoutes(self.budgets.values())
         # By identity: comparing the fields of targets would cost more than the rest of the decision.
         self._route_targets: dict[int, RouteTarget] = {}
         self._of_experiments: list[RouteTarget] = []
@@ -263,7 +278,8 @@ class Snapshot:
         used_engines: dict[str, Engine] = {}
         for target in self.table.targets:
             engine = used_engines[target.engine] = self.engines[target.engine]
-            route_target = RouteTarget(target, engine, metrics, settings.name_decision, limits.of(target.route))
+            limited = limits.of(target.route), budgets.of(target.route)
+            route_target = RouteTarget(target, engine, metrics, settings.name_decision, *limited)
             self._route_targets[id(target)] = route_target
             if target.experiment is not None:
                 self._of_experiments.append(route_target)
@@ -364,11 +380,11 @@ def free(parts: Parts) -> Steps[None]:
             yield
 
 
-class _LimitsOfRoutes:
-    """The limits that each route's requests meet, in their order."""
+class _LimitsOfRoutes(Generic[AnyLimit]):
+    """The limits or the budgets that each route's requests meet, in their order."""
 
-    def __init__(self, limits: Iterable[Limit]) -> None:
-        self._limits = list(limits)
+    def __init__(self, limits: Iterable[AnyLimit]) -> None:
+        self._limits: list[AnyLimit] = list(limits)
         self._of_all: list[int] = []
         self._of_route: dict[str, list[int]] = {}
         for place, limit in enumerate(self._limits):
@@ -377,7 +393,7 @@ class _LimitsOfRoutes:
             if not limit.spec.routes:
                 self._of_all.append(place)
 
-    def of(self, route: str) -> tuple[Limit, ...]:
+    def of(self, route: str) -> tuple[AnyLimit, ...]:
         places = sorted(self._of_all + self._of_route.get(route, []))
         return tuple([self._limits[place] for place in places])
 

@@ -44,6 +44,7 @@ def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
     yield CountersSnapshot(
         connections=len(plane.connections),
         limits=limits_of(plane.limiter),
+        budgets_refused={budget.spec.name: budget.refused for budget in plane.budgets.budgets},
         arms=plane.metrics.arms.counted(),
         store=_store_use(plane),
         sessions=_session_use(plane),

@@ -11,7 +11,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind
 
 # Refusals to reduce load: a candidate would get what limits keep from the route's own engine.
-UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
+UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.BUDGET_EXHAUSTED, ErrorKind.OVERLOADED)
 
 
 class ReplyCapture:

@@ -26,6 +26,7 @@ from gateway.net.http1_client import Http1ClientConnection
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import AnySession
@@ -401,6 +402,14 @@ class Exchange(UpstreamHandler):
         if self._generation is None or self.attempts.status != 200:
             return 0
         return self._generation.used_tokens(self._body.size, expected)
+
+    def usage(self) -> TokenUsage | None:
+        if self._generation is None or self.attempts.status != 200:
+            return None
+        return self._generation.usage(self._body)
+
+    def model_name(self) -> str:
+        return self._plan.call.model or ""
 
     def generated(self) -> GenerationUsage | None:
         if self._generation is None or self.attempts.status != 200:

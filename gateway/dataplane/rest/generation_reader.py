@@ -10,7 +10,8 @@ import re
 from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
-from gateway.limits.limit import prompt_tokens
+from gateway.dataplane.context.request_body import RequestBody
+from gateway.limits.limit import prompt_tokens, reply_tokens
 from gateway.net.http1_client import Http1ClientConnection, ReplyReceiver
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
@@ -105,6 +106,17 @@ class GenerationReader:
         if used.prompt:
             return used.prompt + used.completion
         return prompt_tokens(prompt_bytes) + used.completion if used.completion else expected
+
+    def usage(self, body: RequestBody) -> TokenUsage:
+        """The tokens that budgets count: the engine's counts; without them an estimate by the request's body and the
+        events of the reply, or by the bound of a whole reply."""
+        used = self.used
+        if used.prompt:
+            return used
+        completion = used.completion
+        if not completion and not isinstance(self._usage, StreamUsage):
+            completion = reply_tokens(body.held())
+        return TokenUsage(prompt_tokens(body.size), completion, used.cached, is_estimated=True)
 
     # The engine's reply
 

@@ -19,11 +19,13 @@ ANTHROPIC_TYPES = {
     529: "overloaded_error",
 }
 _OPENAI_TYPES = {status: ANTHROPIC_TYPES[status] for status in (400, 401, 403, 404, 429)}
+_QUOTA = "insufficient_quota"  # type and code alike
 
 
 def openai_error(message: str, status: int, code: str = "") -> bytes:
     """OpenAI's error object; `code` is a word for programs, as `no_route`."""
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    kind = _QUOTA if code == _QUOTA else kind
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code or None}})
 
 

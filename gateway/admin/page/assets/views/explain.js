@@ -157,6 +157,7 @@ function decided(decision, assignment, targets) {
     Endpoints: decision?.endpoints.join(", "),
     Session: decision?.session,
     Limits: decision?.limits.join(", "),
+    Budgets: decision?.budgets.join(", "),
     "All that it goes to": targets.map(({ engine, model }) => `${engine} as ${model}`).join(", "),
   });
   return panel(

@@ -1,9 +1,9 @@
-// Limits: what each lets through, who is near it, and other amounts for it.
+// Limits and budgets: what each lets through, who is near it, and other amounts for it.
 
 import { call, piece } from "../core/api.js";
 import { action, ask, REASON, toast } from "../core/dialogs.js";
 import { h } from "../core/dom.js";
-import { count, digits, seconds } from "../core/format.js";
+import { count, digits, percent, seconds } from "../core/format.js";
 import { every } from "../core/polling.js";
 import { badge, table } from "../core/parts.js";
 
@@ -45,12 +45,69 @@ export async function show(root, { signal }) {
     (limit) => limit.name,
     "The rules declare no limits.",
   );
-  const look = async () => shown.set((await call("GET", "/limits", null, { signal })).limits);
+  const spent = budgets(() => look());
+  const look = async () => {
+    const [limits, used] = await Promise.all([
+      call("GET", "/limits", null, { signal }),
+      call("GET", "/budgets", null, { signal }),
+    ]);
+    shown.set(limits.limits);
+    spent.set(used.budgets.flatMap((budget) => budget.shown.map((account) => ({ budget, ...account }))));
+  };
   root.append(
     shown,
     h("p", { class: "muted" }, "A change is a new version of the rules; it is written there with its reason."),
+    h("h2", {}, "Budgets"),
+    spent,
   );
   await every(2000, look, signal);
+}
+
+function budgets(look) {
+  return table(
+    "Budgets",
+    [
+      { label: "Budget", cell: (each) => `${each.budget.name} (a ${each.budget.window})` },
+      { label: "Account", cell: (each) => each.who },
+      {
+        label: "Used",
+        cell: (each) => [
+          h("progress", { "aria-label": `Used by ${each.who}`, max: 1, value: Math.min(1, each.used) }),
+          each.used >= 1 ? badge("bad", "exhausted") : badge("good", percent(each.used)),
+        ],
+        same: (each) => each.used,
+      },
+      {
+        label: "Spent",
+        cell: (each) =>
+          Object.entries(each.allowed)
+            .map(([unit, amount]) => `${digits(each.spent[unit])} of ${digits(amount)} ${unit}`)
+            .join(", "),
+      },
+      { label: "Resets at", cell: (each) => each.budget.reset },
+      {
+        label: "",
+        cell: (each) => action("Reset", "operator", () => reset(each, look), { class: "small" }),
+        same: (each) => each.account,
+      },
+    ],
+    (each) => JSON.stringify([each.budget.name, each.account]),
+    "No budget has been used in its window.",
+  );
+}
+
+function reset({ budget, account, who }, look) {
+  return ask({
+    title: `Budget ${budget.name}`,
+    text: `${who} starts over now, before ${budget.reset}.`,
+    fields: [REASON],
+    confirm: "Reset",
+    run: async (values) => {
+      await call("POST", `/budgets/${piece(budget.name)}/reset`, { account, ...values });
+      toast(`Budget ${budget.name} of ${who} starts over`);
+      await look();
+    },
+  });
 }
 
 function amounts(limit) {

@@ -1,0 +1,226 @@
+"""The budgets of a gateway in its control process: adds up the workers' reports, stores them in Redis or in the data
+folder, and keeps the workers up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gateway.config.limit_specs import BudgetAmounts, BudgetSpec
+from gateway.control.messages import SetSpending, Spent
+from gateway.limits.budget_window import BILLION, AccountName, Spending, SpendingByBudget
+from gateway.limits.ledger import Ledger
+from gateway.limits.ledger_store import LedgerFile, exchange_command, read_exchange
+from gateway.observability.stats import MAX_SHOWN, BudgetAccountUse, BudgetUse
+from gateway.redis.bounded_client import BoundedRedis
+from gateway.redis.command import StoreError
+
+_log = logging.getLogger("pointsman")
+
+# How long totals wait for further reports before workers get them.
+_BROADCAST_SECONDS = 0.02
+# How often gateways exchange what they have counted, and how long a call may take.
+_EXCHANGE_SECONDS = 0.25
+_CALL_SECONDS = 1.0
+# How often the file is written where something has changed: a crash loses as much.
+_WRITE_SECONDS = 1.0
+
+
+class BudgetStatement(NamedTuple):
+    """What one account has spent, and what it may."""
+
+    name: AccountName
+    spent: Spending
+    amounts: BudgetAmounts
+
+    @property
+    def used(self) -> float:
+        """The largest share of an amount that is used."""
+        amounts = self.amounts
+        shares = [
+            used / amount
+            for used, amount in (
+                (self.spent.requests, amounts.requests),
+                (self.spent.tokens, amounts.tokens),
+                (self.spent.spend / BILLION, amounts.spend),
+            )
+            if amount is not None
+        ]
+        return max(shares, default=0.0)
+
+
+def shown(name: AccountName) -> str:
+    """An account's name in one text."""
+    return ", ".join(part or "(none)" for part in name) or "(all)"
+
+
+class SpendingPool(Protocol):
+    """The workers, as far as budgets concern them."""
+
+    def send(self, message: SetSpending) -> None: ...
+
+
+class BudgetLedger:
+    """Keeps the ledger. `store` is None without Redis, `folder` without a data folder: then counts end with the
+    gateway."""
+
+    def __init__(
+        self, pool: SpendingPool, store: BoundedRedis | None, folder: Path | None, ledger: Ledger | None = None
+    ) -> None:
+        self.ledger = ledger if ledger is not None else Ledger()
+        self._pool = pool
+        self._store = store
+        self._file = LedgerFile(folder) if store is None and folder is not None else None
+        self._is_open = False  # whether the file is ours
+        self._name = secrets.token_hex(8)  # of this process, in Redis
+        self._confirmed: dict[str, int] = {}  # the last report of each worker
+        self._broadcast: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._specs: tuple[BudgetSpec, ...] = ()
+
+    async def open(self, specs: Sequence[BudgetSpec]) -> None:
+        """Read what was spent before a restart, as far as it can be read now."""
+        self.use(specs)
+        if specs:
+            await self._sync()
+
+    def use(self, specs: Sequence[BudgetSpec]) -> None:
+        """Keep the budgets of these rules."""
+        self._specs = tuple(specs)
+        self.ledger.use(specs)
+        if specs and not self._is_open and self._file is not None:
+            self._open_file(self._file)
+        if specs and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_in_sync())
+        self._broadcast_soon()
+
+    def _open_file(self, file: LedgerFile) -> None:
+        try:
+            self.ledger.load(file.open())
+        except ValueError as error:
+            _log.warning("budgets start over, since %r is damaged: %s", file, error)
+        except OSError as error:
+            _log.warning("budgets start over with the next restart, since %r cannot be used: %s", file, error)
+            self._file = None
+            return
+        self._is_open = True
+
+    @property
+    def spending(self) -> SetSpending | None:
+        """What a worker that starts is to know."""
+        return SetSpending(self.ledger.totals(), {}) if self._specs else None
+
+    def receive(self, spent: Spent) -> None:
+        """Add a worker's report."""
+        self.ledger.add(spent.budgets)
+        self._confirmed[spent.worker] = spent.batch
+        self._broadcast_soon()
+
+    def reset(self, spec: BudgetSpec, name: AccountName) -> Spending | None:
+        """Have an account start over. Returns: what it had spent; None where it is unknown."""
+        spent = self.ledger.reset(spec.id, name)
+        self._send()
+        return spent
+
+    def accounts(self, spec: BudgetSpec) -> list[BudgetStatement]:
+        """The accounts of a budget in the current window, those that have used most of it first."""
+        window = self.ledger.totals()[spec.id]
+        statements = [BudgetStatement(name, spent, spec.amounts(name)) for name, spent in window.accounts.items()]
+        return sorted(statements, key=lambda statement: (-statement.used, statement.name))
+
+    def uses(self) -> dict[str, BudgetUse]:
+        """Every budget, as metrics have it."""
+        return {spec.name: self._use_of(spec) for spec in self._specs}
+
+    def _use_of(self, spec: BudgetSpec) -> BudgetUse:
+        statements = self.accounts(spec)
+        spent = [statement.spent for statement in statements]
+        return BudgetUse(
+            accounts=len(statements),
+            exhausted=sum(statement.used >= 1 for statement in statements),
+            reset_at=self.ledger.bounds(spec.id)[1],
+            spent={
+                "requests": sum(each.requests for each in spent),
+                "tokens": sum(each.tokens for each in spent),
+                "spend": sum(each.spend for each in spent) / BILLION,
+            },
+            shown=[BudgetAccountUse(shown(each.name), each.used) for each in statements[:MAX_SHOWN]],
+        )
+
+    def _broadcast_soon(self) -> None:
+        if self._broadcast is None:
+            self._broadcast = asyncio.get_running_loop().call_later(_BROADCAST_SECONDS, self._send)
+
+    def _send(self) -> None:
+        if self._broadcast is not None:
+            self._broadcast.cancel()
+            self._broadcast = None
+        totals, confirmed = self.ledger.take_unsent(), self._confirmed
+        if totals or confirmed:
+            self._confirmed = {}
+            self._pool.send(SetSpending(totals, confirmed))
+
+    # The store
+
+    async def _keep_in_sync(self) -> None:
+        pause = _EXCHANGE_SECONDS if self._store is not None else _WRITE_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._sync()
+            except Exception:
+                _log.exception("budgets cannot be stored")
+
+    async def _sync(self) -> None:
+        self.ledger.roll()
+        if self._store is not None:
+            await self._exchange(self._store)
+        elif self._is_open and self.ledger.has_unstored:
+            await self._write()
+
+    async def _exchange(self, store: BoundedRedis) -> None:
+        """Store what this gateway has counted, and read what others have; while Redis is away, it counts on alone."""
+        batches = [(id, *self.ledger.take_batch(id)) for id in self.ledger.ids]
+        if not batches:
+            return
+        commands = [exchange_command(id, self._name, batch, version) for id, batch, version in batches]
+        try:
+            replies = await store.call(commands, _CALL_SECONDS)
+        except StoreError:
+            return
+        for (id, batch, _), reply in zip(batches, replies, strict=True):
+            exchanged = None if isinstance(reply, Exception) else read_exchange(reply)
+            if exchanged is not None:
+                self.ledger.stored(id, batch, *exchanged)
+        self._broadcast_soon()
+
+    async def _write(self) -> None:
+        assert self._file is not None
+        batches = [(id, self.ledger.take_batch(id)[0]) for id in self.ledger.ids]
+        totals: SpendingByBudget = {
+            id: window._replace(accounts=dict(window.accounts)) for id, window in self.ledger.totals().items()
+        }
+        try:
+            await asyncio.to_thread(self._file.write, totals)
+        except OSError as error:
+            _log.warning("what budgets have counted is not stored: %s", error)
+            return
+        for id, batch in batches:
+            self.ledger.stored(id, batch, 0, {})
+
+    async def close(self) -> None:
+        """Store the rest."""
+        if self._broadcast is not None:
+            self._broadcast.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.ledger.has_unstored:
+            await self._sync()  # a call that was cancelled
+            await self._sync()  # and what has come since
+        if self._file is not None:
+            self._file.close()

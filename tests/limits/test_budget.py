@@ -1,0 +1,337 @@
+"""Budgets of calendar windows: workers, the control process' ledger, restarts, other gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.limit_specs import BudgetAmounts, BudgetSpec, BudgetWindow, PriceSpec
+from gateway.config.specs import IdentitySpec
+from gateway.control.messages import SetSpending, Spent
+from gateway.limits.budget import Budget, Budgets
+from gateway.limits.budget_window import BILLION, OTHERS, Spending, WindowSpending, bounds_of
+from gateway.limits.ledger import Ledger
+from gateway.limits.ledger_store import LedgerFile, exchange_command, read_exchange
+from gateway.limits.prices import Prices
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import TokenUsage
+from gateway.supervision.budgets import BudgetLedger
+from tests.dataplane.stage import until
+from tests.support.redis_server import RedisServer
+from tests.support.shared_redis import stored
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+WINDOWS = [
+    (BudgetWindow.MINUTE, "2026-11-23T21:59:59.9", "2026-11-23T21:59", "2026-11-23T22:00"),
+    (BudgetWindow.HOUR, "2026-11-23T21:59:59", "2026-11-23T21:00", "2026-11-23T22:00"),
+    (BudgetWindow.DAY, "2026-12-31T23:59:59", "2026-12-31T00:00", "2027-01-01T00:00"),
+    (BudgetWindow.WEEK, "2026-11-29T23:00", "2026-11-23T00:00", "2026-11-30T00:00"),
+    (BudgetWindow.MONTH, "2026-12-31T23:59", "2026-12-01T00:00", "2027-01-01T00:00"),
+    (BudgetWindow.MONTH, "2028-02-29T12:00", "2028-02-01T00:00", "2028-03-01T00:00"),
+    (BudgetWindow.MONTH, "2026-02-01T00:00", "2026-02-01T00:00", "2026-03-01T00:00"),
+]
+
+
+@pytest.mark.parametrize("window, now, start, end", WINDOWS)
+def test_windows_are_those_of_the_calendar_in_utc(window: BudgetWindow, now: str, start: str, end: str) -> None:
+    """A window starts and ends with the calendar in UTC, whatever the length of the month."""
+    assert bounds_of(window, at(now)) == (at(start), at(end))
+
+
+def test_a_request_costs_what_its_model_does() -> None:
+    """The first price that matches counts, cached tokens at their own price; sums are exact."""
+    prices = Prices([PriceSpec(("gpt-*",), 2.5, 10.0, 1.25), PriceSpec(("*",), 0.1, 0.1, request=0.001)])
+    assert prices.cost("gpt-4o", TokenUsage(1000, 100, 400)) == (600 * 2500 + 400 * 1250 + 100 * 10_000)
+    assert prices.cost("other", TokenUsage(3, 0, 9)) == 300
+    assert (prices.cost_of_request("gpt-4o"), prices.cost_of_request("other")) == (0, BILLION // 1000)
+    assert Prices(()).cost("other", TokenUsage(3, 1)) == 0
+
+
+class Clock:
+    def __init__(self, text: str) -> None:
+        self.now = at(text)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Caller:
+    """A request of one tenant."""
+
+    route = "chat"
+    session = None
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant.encode()
+
+    def field(self, name: bytes) -> bytes | None:
+        return self.tenant
+
+    def expected_tokens(self) -> int:
+        return 0
+
+
+class Worker:
+    """Budgets of a worker, which reports when the test says so."""
+
+    def __init__(self, clock: Clock, *specs: BudgetSpec) -> None:
+        self.due: list[Callable[[], None]] = []
+        self.budgets = Budgets(lambda seconds, call: self.due.append(call), clock=clock)
+        self.use(*specs)
+
+    def use(self, *specs: BudgetSpec) -> None:
+        self.all = tuple(Budget(spec, IdentitySpec()) for spec in specs)
+        self.budgets.use({budget.spec.name: budget for budget in self.all}, Prices(()))
+
+    def request(self, tenant: str, tokens: int = 0, spend: int = 0) -> None:
+        """Raises: GatewayError."""
+        accounts = self.budgets.check(self.all, Caller(tenant))
+        self.budgets.count(self.all, accounts, Spending(1, tokens, spend))
+
+    def report(self) -> None:
+        due, self.due[:] = list(self.due), []
+        for call in due:
+            call()
+
+
+class Gateway:
+    """A control process and its workers: messages arrive when the test says so."""
+
+    def __init__(self, clock: Clock, *specs: BudgetSpec, workers: int = 2) -> None:
+        self.ledger = Ledger(clock)
+        self.ledger.use(specs)
+        self.workers = [Worker(clock, *specs) for _ in range(workers)]
+        self.confirmed: dict[int, int] = {}
+        for number, worker in enumerate(self.workers):
+            worker.budgets.report = self._taker(number)
+
+    def _taker(self, number: int) -> Callable[[int, Any], None]:
+        def take(batch: int, spent: Any) -> None:
+            self.ledger.add(spent)
+            self.confirmed[number] = batch
+
+        return take
+
+    def settle(self) -> None:
+        """Have all workers report, and tell them the totals."""
+        for worker in self.workers:
+            worker.report()
+        totals, confirmed, self.confirmed = self.ledger.take_unsent(), self.confirmed, {}
+        for number, worker in enumerate(self.workers):
+            worker.budgets.set_spending(totals, confirmed.get(number, -1))
+
+
+DAILY = BudgetSpec("daily", BudgetWindow.DAY, per=("tenant",), requests=3)
+
+
+def refused(worker: Worker, tenant: str) -> GatewayError:
+    with pytest.raises(GatewayError) as error:
+        worker.request(tenant)
+    return error.value
+
+
+def test_two_workers_share_one_budget() -> None:
+    """What one worker counts is known to the other after its report, and counts once, whatever comes in between."""
+    gateway = Gateway(Clock("2026-11-23T12:00"), DAILY)
+    one, two = gateway.workers
+    one.request("a")
+    one.request("a")
+    one.report()
+    one.request("a")  # after the report, before the totals
+    gateway.settle()
+    gateway.settle()
+    error = refused(two, "a")
+    assert "budget 'daily' is exhausted (requests of 3 a day per tenant)" in error.message
+    assert refused(one, "a").kind is ErrorKind.BUDGET_EXHAUSTED
+    two.request("b")
+    [account] = [each for each in gateway.ledger.totals()[DAILY.id].accounts.items() if each[0] == ("a",)]
+    assert account == (("a",), Spending(3, 0, 0))
+
+
+def test_a_refusal_names_the_reset() -> None:
+    """A refusal has the end of the window as a time, in the fields of OpenAI's and Anthropic's clients, and stops their
+    retries where they would not wait that long."""
+    clock = Clock("2026-12-31T23:00")
+    worker = Worker(clock, BudgetSpec("m", BudgetWindow.MONTH, requests=1))
+    worker.request("")
+    error = refused(worker, "")
+    assert error.message == "budget 'm' is exhausted (requests of 1 a month): it resets at 2027-01-01T00:00:00Z"
+    fields = dict(error.fields)
+    assert (fields[b"retry-after"], fields[b"retry-after-ms"]) == (b"3600", b"3600000")
+    assert fields[b"x-should-retry"] == b"false"
+    assert (fields[b"x-ratelimit-remaining-requests"], fields[b"x-ratelimit-reset-requests"]) == (b"0", b"3600s")
+    clock.now = at("2026-12-31T23:59:30")
+    assert b"x-should-retry" not in dict(refused(worker, "").fields)
+    short = Worker(clock, BudgetSpec("m", BudgetWindow.MINUTE, requests=1))
+    short.request("")
+    assert refused(short, "").kind is ErrorKind.RATE_LIMITED
+
+
+def test_a_budget_starts_over_with_the_month() -> None:
+    """With the window's end an account starts over, in workers and ledger; what was counted before is no part of it."""
+    clock = Clock("2026-11-30T23:59:59")
+    spec = BudgetSpec("m", BudgetWindow.MONTH, per=("tenant",), tokens=10)
+    gateway = Gateway(clock, spec)
+    one, two = gateway.workers
+    one.request("a", tokens=12)
+    gateway.settle()
+    refused(two, "a")
+    two.request("b", tokens=3)
+    clock.now += 1
+    two.request("a", tokens=4)
+    gateway.settle()  # the report of the last month comes too late
+    assert gateway.ledger.totals()[spec.id] == WindowSpending(int(at("2026-12-01T00:00")), {("a",): Spending(1, 4, 0)})
+    one.request("a", tokens=6)
+    refused(one, "a")
+
+
+def test_overrides_and_changed_rules_keep_what_is_spent() -> None:
+    """A tenant may have other amounts; new amounts hold at once, and what is spent stays."""
+    clock = Clock("2026-11-23T12:00")
+    rich = BudgetSpec("b", BudgetWindow.DAY, per=("tenant",), spend=1.0, overrides={"a": BudgetAmounts(spend=2.0)})
+    worker = Worker(clock, rich)
+    for tenant in ("a", "b"):
+        worker.request(tenant, spend=BILLION)
+    worker.request("a")
+    assert "spend of 1 a day" in refused(worker, "b").message
+    worker.use(BudgetSpec("b", BudgetWindow.DAY, per=("tenant",), spend=1.5))
+    worker.request("b", spend=BILLION // 2)
+    refused(worker, "b")
+    worker.use(BudgetSpec("b", BudgetWindow.MONTH, per=("tenant",), spend=1.5))
+    worker.request("b")  # another window starts empty
+
+
+def test_an_account_is_reset() -> None:
+    """After a reset the account starts over in all workers, with what is counted meanwhile."""
+    gateway = Gateway(Clock("2026-11-23T12:00"), DAILY)
+    one, two = gateway.workers
+    for _ in range(3):
+        one.request("a")
+    gateway.settle()
+    assert gateway.ledger.reset(DAILY.id, ("nobody",)) is None
+    assert gateway.ledger.reset(DAILY.id, ("a",)) == Spending(3, 0, 0)
+    gateway.settle()
+    for worker in (one, two, one):
+        worker.request("a")
+        gateway.settle()
+    refused(two, "a")
+
+
+def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound of accounts further ones share one: inventing names does not evade a budget."""
+    for module in ("budget", "ledger"):
+        monkeypatch.setattr(f"gateway.limits.{module}.MAX_BUDGET_ACCOUNTS", 2)
+    gateway = Gateway(Clock("2026-11-23T12:00"), DAILY, workers=1)
+    [worker] = gateway.workers
+    for tenant in ("a", "b", "c", "d", "e"):
+        worker.request(tenant)
+    refused(worker, "f")
+    gateway.settle()
+    assert gateway.ledger.totals()[DAILY.id].accounts[OTHERS] == Spending(3, 0, 0)
+
+
+class Pool:
+    """Workers that only record what they are sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[SetSpending] = []
+
+    def send(self, message: SetSpending) -> None:
+        self.sent.append(message)
+
+
+def spent(clock: Clock, tenant: str, requests: int) -> Spent:
+    start = bounds_of(BudgetWindow.DAY, clock.now)[0]
+    return Spent("w", 1, {DAILY.id: WindowSpending(start, {(tenant,): Spending(requests, 0, 0)})})
+
+
+def test_counts_survive_a_restart_without_redis(tmp_path: Path) -> None:
+    """Without Redis, counts are in a file of the data folder, which one gateway has; a damaged file is told."""
+    clock = Clock("2026-11-23T12:00")
+
+    async def once(requests: int) -> Any:
+        ledger = BudgetLedger(Pool(), None, tmp_path, Ledger(clock))
+        await ledger.open([DAILY])
+        if requests:
+            ledger.receive(spent(clock, "a", requests))
+        found = ledger.spending
+        await ledger.close()
+        assert found is not None
+        return found.budgets[DAILY.id].accounts
+
+    assert asyncio.run(once(2)) == {("a",): Spending(2, 0, 0)}
+    assert asyncio.run(once(1)) == {("a",): Spending(3, 0, 0)}
+    file = LedgerFile(tmp_path)
+    file.open()
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        LedgerFile(tmp_path).open()
+    file.close()
+    clock.now = at("2026-11-24T00:00")
+    assert asyncio.run(once(0)) == {}
+    (tmp_path / "budgets.json").write_text('{"a": []}')
+    assert asyncio.run(once(1)) == {("a",): Spending(1, 0, 0)}
+
+
+def test_gateways_share_budgets_by_redis(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Gateways of one Redis know what each other has counted, also after a restart; a reset holds for all."""
+    clock = Clock("2026-11-23T12:00")
+
+    async def scene() -> None:
+        async with stored(redis_server) as store:
+            one, two = [BudgetLedger(Pool(), store, tmp_path, Ledger(clock)) for _ in range(2)]
+            for each in (one, two):
+                await each.open([DAILY])
+
+            def known(ledger: BudgetLedger) -> Any:
+                return ledger.ledger.totals()[DAILY.id].accounts.get(("a",))
+
+            one.receive(spent(clock, "a", 2))
+            two.receive(spent(clock, "a", 1))
+            await until(lambda: known(one) == known(two) == Spending(3, 0, 0))
+            assert two.reset(DAILY, ("a",)) == Spending(3, 0, 0)
+            await until(lambda: known(one) == Spending(0, 0, 0))
+            one.receive(spent(clock, "a", 5))
+            await one.close()
+            third = BudgetLedger(Pool(), store, tmp_path, Ledger(clock))
+            await third.open([DAILY])
+            assert known(third) == Spending(5, 0, 0)
+            clock.now = at("2026-11-24T00:00")
+            third.receive(spent(clock, "a", 1))
+            await until(lambda: known(two) == Spending(1, 0, 0))
+            for each in (two, third):
+                await each.close()
+
+    asyncio.run(scene())
+    assert not redis_server.client.ttl("pointsman:1:budget:{day:daily:tenant}") > 0
+
+
+def test_a_batch_that_comes_twice_counts_once(redis_server: RedisServer) -> None:
+    """A batch whose reply was lost is sent again under its number; an old window changes nothing."""
+    clock = Clock("2026-11-23T12:00")
+
+    async def scene() -> None:
+        ledger = Ledger(clock)
+        ledger.use([DAILY])
+        ledger.add(spent(clock, "a", 2).budgets)
+        async with stored(redis_server) as store:
+            for _ in range(2):
+                batch, version = ledger.take_batch(DAILY.id)
+                [reply] = await store.call([exchange_command(DAILY.id, "g", batch, version)])
+                assert read_exchange(reply) == (1, {("a",): Spending(2, 0, 0)})
+                ledger.add(spent(clock, "a", 1).budgets)
+            ledger.stored(DAILY.id, batch, 1, {("a",): Spending(2, 0, 0)})
+            assert ledger.totals()[DAILY.id].accounts == {("a",): Spending(4, 0, 0)}
+            batch.start -= 86_400
+            [reply] = await store.call([exchange_command(DAILY.id, "g", batch, 0)])
+            assert read_exchange(reply) is None
+
+    asyncio.run(scene())
