@@ -3,20 +3,28 @@
 FROM python:3.12.12-slim-bookworm AS build
 WORKDIR /build
 # Backends beyond python's: names of pyproject.toml's extras. "onnx torch llm" also serves PyTorch models and language
-# models, and is ten times as large.
+# models, and is ten times as large. Only the default is locked (scripts/lock).
 ARG EXTRAS="onnx"
 # Another index beside PyPI: https://download.pytorch.org/whl/cpu has torch without CUDA, whose libraries no CPU needs.
 ARG PIP_EXTRA_INDEX_URL=""
-COPY pyproject.toml docker/requirements.py ./
-RUN python requirements.py pyproject.toml $EXTRAS > requirements.txt && \
+COPY pyproject.toml docker/requirements.py docker/locks/engine-host.txt ./
+RUN if [ "$EXTRAS" != onnx ]; then python requirements.py pyproject.toml $EXTRAS > engine-host.txt; fi && \
     python -m venv --without-pip /opt/pointsman
+# A file with hashes makes pip require them of all packages.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/pointsman/bin/python install -r requirements.txt
-COPY README.md LICENSE ./
+    pip --python /opt/pointsman/bin/python install -r engine-host.txt
+# The package, built by locked tools in an environment of their own.
+COPY docker/locks/build.txt docker/sbom.py ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /build/tools && \
+    pip --python /build/tools/bin/python install --require-hashes -r build.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY gateway ./gateway
 COPY engines ./engines
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/pointsman/bin/python install --no-deps .
+    pip --python /build/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . && \
+    pip --python /opt/pointsman/bin/python install --no-deps --no-index /build/wheels/*.whl && \
+    /opt/pointsman/bin/python sbom.py > /opt/pointsman/sbom.cdx.json
 RUN mkdir /models
 
 FROM python:3.12.12-slim-bookworm

@@ -2,17 +2,23 @@
 # The gateway. Build it from the repository: docker build -f docker/gateway.Dockerfile -t pointsman .
 FROM python:3.12.12-slim-bookworm AS build
 WORKDIR /build
-# What it needs is a layer of its own, built anew only when pyproject.toml changes.
-COPY pyproject.toml docker/requirements.py ./
-RUN python requirements.py pyproject.toml shadow > requirements.txt && \
-    python -m venv --without-pip /opt/pointsman
+# What it needs is a layer of its own, built anew only when the lock changes (scripts/lock).
+COPY docker/locks/gateway.txt ./
+RUN python -m venv --without-pip /opt/pointsman
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/pointsman/bin/python install -r requirements.txt
-COPY README.md LICENSE ./
+    pip --python /opt/pointsman/bin/python install --require-hashes -r gateway.txt
+# The package, built by locked tools in an environment of their own.
+COPY docker/locks/build.txt docker/sbom.py ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /build/tools && \
+    pip --python /build/tools/bin/python install --require-hashes -r build.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY gateway ./gateway
 COPY engines ./engines
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/pointsman/bin/python install --no-deps .
+    pip --python /build/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . && \
+    pip --python /opt/pointsman/bin/python install --no-deps --no-index /build/wheels/*.whl && \
+    /opt/pointsman/bin/python sbom.py > /opt/pointsman/sbom.cdx.json
 RUN mkdir /state
 
 # The same base without a compiler, without pip's cache, and without the sources.

@@ -57,7 +57,9 @@ def test_the_context_holds_what_is_copied_and_no_more() -> None:
     tops = {path.parts[0] for path in context()}
     assert tops == {"pyproject.toml", "README.md", "LICENSE", "gateway", "engines", "docker"}
     names = [str(path) for path in context()]
-    assert [name for name in names if name.startswith("docker")] == ["docker/requirements.py"]
+    locks = [f"docker/locks/{name}.txt" for name in ("build", "engine-host", "gateway")]
+    ours = ["docker/requirements.py", "docker/sbom.py", *locks]
+    assert sorted(name for name in names if name.startswith("docker")) == sorted(ours)
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 

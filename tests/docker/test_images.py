@@ -63,7 +63,7 @@ def test_the_gateways_image_serves_and_stops(gateway_image: Image, ends: ExitSta
     """The image runs with its default arguments and other ports: it is healthy once it serves, and stops on SIGTERM. It
     has the installed package, and neither sources nor pip."""
     image = gateway_image
-    assert contents(image) == {"opt/pointsman"}
+    assert contents(image) == {"opt/pointsman"} and (image.root / "opt/pointsman/sbom.cdx.json").stat().st_size
     assert not list(image.root.glob("opt/pointsman/lib/*/site-packages/pip"))
     assert image.ports == ["8000", "8001", "8002"]
     rules = image.root / "etc/pointsman/rules"
