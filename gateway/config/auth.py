@@ -15,6 +15,7 @@ from gateway.config.auth_specs import (
     JwtSpec,
     KeyFileSpec,
 )
+from gateway.config.globs import covers
 from gateway.config.host_access import read_settled
 from gateway.config.specs import RulesSpec
 from gateway.protocol.jwks import read_key_set
@@ -22,6 +23,9 @@ from gateway.yaml.nodes import Items, Node, Scalar, read_yaml
 from gateway.yaml.readers import Reading, expected, one_or_many, record_of, scalar
 
 _KEY = record_of("a key", ApiKeySpec)
+_PREFIXES = ("sub:", "cert:")  # of the keys of callers that are known by a token or a certificate
+# Fields in which no tenant can stand: the gateway reads them, or engines do.
+_OTHER_FIELDS = frozenset({"content-type", "host", "inference-header-content-length", "x-request-id"})
 
 
 def read_key_file(path: Path, reading: Reading) -> tuple[ApiKeySpec, ...]:
@@ -82,6 +86,48 @@ def check_access(rules: RulesSpec, reading: Reading) -> None:
             key = "allow" if route.allow else "refuse"
             what = f"route {route.name!r} has {key!r}, and the rules have no 'auth': nobody would be known"
             reading.error(route.location, what)
+
+
+def check_keys(rules: RulesSpec, reading: Reading) -> None:
+    """Where callers are known by tokens or certificates, a key in `allow` or `refuse` without its prefix names nobody.
+    Keys in Redis are not known here."""
+    auth = rules.auth
+    if auth is None or auth.redis_keys:
+        return
+    prefixes = [prefix for prefix, specs in (("sub:", auth.jwt), ("cert:", auth.certificates)) if specs]
+    ids = [key.id for file in auth.keys for key in file.keys]
+    for route in rules.routes:
+        for where, specs in (("allow", route.allow), ("refuse", route.refuse)):
+            for name in [name for spec in specs for name in spec.key] if prefixes else ():
+                if not _may_name_a_caller(name, ids):
+                    assert route.location is not None
+                    cure = " or ".join(repr(prefix + name) for prefix in prefixes)
+                    what = f"route {route.name!r}: {where} names key {name!r}, which no caller has: write {cure}"
+                    reading.warn(route.location, f"{what}, or the id of a key in the files")
+
+
+def _may_name_a_caller(name: str, ids: list[str]) -> bool:
+    """Whether a glob of `key` names one of these keys, or what a token or a certificate may have."""
+    if name.startswith(_PREFIXES) or "[" in name or any(covers(name, id) for id in ids):
+        return True
+    beginning = name.partition("*")[0].partition("?")[0]
+    return beginning != name and any(prefix.startswith(beginning) for prefix in _PREFIXES)
+
+
+def check_identity(rules: RulesSpec, reading: Reading) -> None:
+    """Authentication takes credentials out of requests, and writes the tenant into them."""
+    if rules.auth is None:
+        return
+    taken = CREDENTIAL_HEADERS if rules.auth.reads_credentials else frozenset[str]()
+    for key, name, others in (
+        ("tenant_header", rules.identity.tenant_header, _OTHER_FIELDS),
+        ("session_header", rules.identity.session_header, frozenset[str]()),
+    ):
+        if name in taken | others:
+            place = reading.declared["section"]["identity"]
+            reading.error(
+                place, f"{key} {name!r} has another meaning: name a field for this alone, such as x-{key[:-7]}"
+            )
 
 
 def check_credentials(rules: RulesSpec, reading: Reading) -> None:

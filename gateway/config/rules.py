@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.config.auth import check_access, check_conversations, check_credentials, read_auth
+from gateway.config.auth import (
+    check_access,
+    check_conversations,
+    check_credentials,
+    check_identity,
+    check_keys,
+    read_auth,
+)
 from gateway.config.budgets import check_budgets, read_budget, read_price
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
@@ -231,6 +238,8 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_access(rules, reading)
     check_credentials(rules, reading)
     check_budgets(rules, reading)
+    check_identity(rules, reading)
+    check_keys(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

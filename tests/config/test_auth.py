@@ -169,6 +169,49 @@ def test_rules_that_go_by_a_credential(tmp_path: Path) -> None:
     assert not load_rules([file]).errors
 
 
+@pytest.mark.parametrize(
+    "key, field",
+    [
+        *(("tenant_header", field) for field in ("authorization", "X-Api-Key", "host", "x-request-id", "content-type")),
+        *(("session_header", field) for field in ("authorization", "api-key")),
+    ],
+)
+def test_identity_has_fields_of_its_own(tmp_path: Path, key: str, field: str) -> None:
+    """With `auth:`, neither the tenant nor the session is in a field that authentication takes out, and the tenant,
+    which the gateway writes, in none that has another meaning."""
+    file = tmp_path / "rules.yaml"
+    (tmp_path / "keys.yml").write_text("")
+    text = RULES + f"identity: {{{key}: {field}}}\n"
+    file.write_text(f"{text}auth: {{keys: keys.yml}}\n")
+    (problem,) = load_rules([file]).errors
+    assert f"{key} {field.lower()!r} has another meaning" in str(problem) and "rules.yaml:" in str(problem)
+    file.write_text(text)
+    assert not load_rules([file]).errors
+
+
+@pytest.mark.parametrize(
+    "name, warns",
+    [("ann", True), ("ann*", True), ("0123456789ab", False), ("01*", False), ("sub:ann", False), ("*", False)],
+)
+def test_names_that_no_caller_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, warns: bool) -> None:
+    """A bare subject in `allow` or `refuse` names nobody, and `check` says so: subjects have `sub:` before."""
+    monkeypatch.setattr("gateway.config.auth.find_spec", lambda name: name)
+    (tmp_path / "keys.yaml").write_text(KEY)
+    file = tmp_path / "rules.yaml"
+    for where in ("allow", "refuse"):
+        rules = RULES.replace("engine: it}", f"engine: it, {where}: {{key: '{name}'}}}}")
+        for auth in ("keys: keys.yaml", f"keys: keys.yaml, jwt: {{{ISSUER}, {AT}}}"):
+            file.write_text(f"{rules}auth: {{{auth}}}\n")
+            found = [str(each) for each in load_rules([file]).problems]
+            if not warns or "jwt" not in auth:
+                assert not found
+            else:
+                (text,) = found
+                assert "rules.yaml:3:" in text and "warning" in text
+                assert f"route 'all': {where} names key {name!r}, which no caller has" in text
+                assert f"'sub:{name}'" in text
+
+
 def test_proxies_are_networks(tmp_path: Path) -> None:
     """An address or a network of IPv4 or IPv6; anything else is named."""
     file = tmp_path / "rules.yaml"
