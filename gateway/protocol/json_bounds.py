@@ -73,6 +73,12 @@ class JsonBounds(NamedTuple):
         if _has_more_items(document, self.items):
             raise self._too_many_items()
 
+    def check_regions(self, count: int) -> None:
+        """The same for the names of shared memory regions in a request, or for its tensors, each of which may have
+        one."""
+        if count > self.items:
+            raise self._too_many_items()
+
     def _too_many_items(self) -> GatewayError:
         what = f"the request has more than {self.items} messages, parts, tools, prompts, tensors and parameters"
         return GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-request-items)")

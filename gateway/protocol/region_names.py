@@ -12,18 +12,23 @@ from hashlib import sha256
 from hmac import new as hmac
 
 from gateway.protocol import protobuf
+from gateway.protocol.json_bounds import BOUNDS, JsonBounds
 
 _PARAMETER = "shared_memory_region"
 _WORD = _PARAMETER.encode()
-_IN_JSON = re.compile(rb'("%b"\s*:\s*)("(?:[^"\\]|\\.)*")' % _WORD)
+_KEY = b'"%b"' % _WORD
+# Possessive: what repeats is never tried again, and needs no memory.
+_IN_JSON = re.compile(rb'(%b\s*+:\s*+)("(?:[^"\\]++|\\.)*+")' % _KEY)
+_MAX_NAME_BYTES = 1024
 _CODE_DIGITS = 32
 
 
 class RegionNames:
     """The names under one secret. An `owner` is what identifies a client."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, bounds: JsonBounds = BOUNDS) -> None:
         self._secret = secret
+        self._bounds = bounds
 
     def code(self, owner: str, name: str) -> str:
         """What stands behind the name at engines."""
@@ -36,17 +41,20 @@ class RegionNames:
         return name if name and name_at_engine == name + self.code(owner, name) else None
 
     def rename_in_json(self, owner: str, text: bytes) -> bytes:
-        """A REST inference's JSON with the names at engines. What is written in an unusual way stays as it is, and
-        names no region."""
+        """A REST inference's JSON with the names at engines. What is written in an unusual way, or is longer than
+        1 KiB, stays as it is, and names no region. Raises: GatewayError(BODY_TOO_LARGE) where it names too many."""
         if _WORD not in text:
             return text
+        self._bounds.check_regions(text.count(_KEY))
         return _IN_JSON.sub(lambda found: found[1] + self._renamed_literal(owner, found[2]), text)
 
     def rename_in_message(self, owner: str, message: bytes) -> bytes:
-        """A ModelInferRequest with the names at engines. Raises: ValueError where it is malformed."""
+        """A ModelInferRequest with the names at engines. Raises: ValueError where it is malformed;
+        GatewayError(BODY_TOO_LARGE) where it has too many tensors."""
         if _WORD not in message:
             return message
         request = protobuf.parse("inference.ModelInferRequest", message)
+        self._bounds.check_regions(len(request.inputs) + len(request.outputs))
         for tensor in (*request.inputs, *request.outputs):
             if _PARAMETER in tensor.parameters:
                 parameter = tensor.parameters[_PARAMETER]
@@ -54,6 +62,8 @@ class RegionNames:
         return bytes(request.SerializeToString())
 
     def _renamed_literal(self, owner: str, literal: bytes) -> bytes:
+        if len(literal) > _MAX_NAME_BYTES:
+            return literal
         try:
             name = json.loads(literal)
         except ValueError:

@@ -73,6 +73,28 @@ def test_names(tmp_path: Path, name: str, in_pieces: bool, is_shared: bool) -> N
     run(scene())
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_too_many_names(tmp_path: Path, in_pieces: bool) -> None:
+    """A body that names more regions than a request may have items is refused before an engine gets it."""
+    request = post(INFER, b'{"inputs":[%b]}' % b",".join([b'"shared_memory_region":"r"'] * 4097))
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            client = await it.client()
+            for piece in [request[:-20], request[-20:]] if in_pieces else [request]:
+                await client.send(piece)
+                await asyncio.sleep(0)
+            reply = await client.reply()
+            assert reply.status == 413 and b"--max-request-items" in reply.body
+            assert not engine.received
+        engine.stop()
+
+    run(scene())
+
+
 def test_a_client_sees_its_own_regions_alone(tmp_path: Path) -> None:
     """Regions that were registered with the engine itself are nobody's; a single engine's refusal stays as it is."""
     listed = [{"name": NAME.decode(), "key": "/k"}, {"name": "r", "key": "/other"}, {"name": 5}, "no region"]

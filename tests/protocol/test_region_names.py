@@ -1,10 +1,13 @@
 """Names of shared memory regions at engines."""
 
 import json
+import tracemalloc
 
 import pytest
 
 from gateway.protocol import protobuf
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.json_bounds import JsonBounds
 from gateway.protocol.region_names import RegionNames
 
 NAMES = RegionNames(b"secret")
@@ -70,3 +73,32 @@ def test_messages_name_what_is_at_the_engine() -> None:
     assert NAMES.rename_in_message("alice", untouched) is untouched
     with pytest.raises(ValueError, match="ModelInferRequest"):
         NAMES.rename_in_message("alice", b"\xff shared_memory_region")
+
+
+NAMED = b'{"inputs":[%b]}'
+
+
+def test_a_long_name_names_no_region_and_costs_nothing() -> None:
+    """A name of megabytes stays as it is; what the search takes of memory does not depend on it."""
+    text = NAMED % (b'"shared_memory_region":"%b"' % (b"a" * 1_000_000))
+    tracemalloc.start()
+    try:
+        assert NAMES.rename_in_json("alice", text) == text
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_names_are_refused() -> None:
+    """A request that names more regions, or that has more tensors, than the items that a request may have."""
+    names = RegionNames(b"secret", JsonBounds(items=3))
+    name = b'"shared_memory_region":"r"'
+    assert names.rename_in_json("alice", NAMED % b",".join([name] * 3)).count(b'"r.') == 3
+    with pytest.raises(GatewayError, match="--max-request-items") as refused:
+        names.rename_in_json("alice", NAMED % b",".join([name] * 4))
+    assert refused.value.kind is ErrorKind.BODY_TOO_LARGE
+    request = protobuf.message("inference.ModelInferRequest")(model_name="m")
+    for _ in range(4):
+        request.inputs.add(name="a").parameters["shared_memory_region"].string_param = "r"
+    with pytest.raises(GatewayError, match="--max-request-items"):
+        names.rename_in_message("alice", request.SerializeToString())

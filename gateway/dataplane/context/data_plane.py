@@ -125,7 +125,7 @@ class DataPlane:
             event_bus.on_gap(book.forget_all)
         self.feedback = FeedbackCollector(self.metrics.arms, book, event_bus)
         # Until clients share memory, engines have no region of such a name
-        self.region_names = RegionNames(secrets.token_bytes(32))
+        self.region_names = RegionNames(secrets.token_bytes(32), self.json_bounds)
         self.by_control_memory: Callable[[], Awaitable[bool]] | None = None
         self._renames_regions = False
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
@@ -176,7 +176,7 @@ class DataPlane:
 
     def rename_regions(self, secret: bytes) -> None:
         """From now on, inferences may name regions of their clients."""
-        self.region_names = RegionNames(secret)
+        self.region_names = RegionNames(secret, self.json_bounds)
         self._renames_regions = True
         for snapshot in self._snapshots():
             snapshot.renames_regions = True

@@ -81,7 +81,10 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
         return Exchange(client, request, plan.direct_target, None), body
     if plan.error is None:
         if plan.may_name_region:
-            request, body = with_names_at_engine(client, request, body)
+            try:
+                request, body = with_names_at_engine(client, request, body)
+            except GatewayError as error:
+                return ErrorHandler(client, request, error), body
         if plan.call.names_its_model_in_the_body:
             return route_on_model(client, request, body, serve_mirrored)
         route_target, selector = plan.route_target, plan.arm_selector
