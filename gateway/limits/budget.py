@@ -31,8 +31,11 @@ from gateway.limits.prices import Prices
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 _UNBOUNDED = sys.maxsize
-# How long after its first count a worker reports: in this time, other workers may admit too much.
+# How long after its first count a worker reports: in this time, other workers may admit too much. Where many accounts
+# are in use, reports come less often, and have so many accounts at the most.
 _REPORT_SECONDS = 0.05
+_REPORT_SECONDS_EACH = 0.0005
+_MAX_REPORTED = 1000
 # Clients of OpenAI and Anthropic wait no longer than this before they try again.
 _MAX_RETRY_SECONDS = 60
 
@@ -69,10 +72,6 @@ class BudgetAccount:
         self.max_requests = amounts.requests or _UNBOUNDED
         self.max_tokens = amounts.tokens or _UNBOUNDED
         self.max_spend = _UNBOUNDED if amounts.spend is None else round(amounts.spend * BILLION)
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self.requests >= self.max_requests or self.tokens >= self.max_tokens or self.spend >= self.max_spend
 
     def take_new(self) -> Spending:
         """What is to be reported."""
@@ -165,6 +164,7 @@ class Budgets:
         self._batch = 0  # the number of the last report
         self._unconfirmed: list[BudgetAccount] = []  # of the last reports
         self._is_scheduled = False
+        self._pause = _REPORT_SECONDS  # before the next report
 
     def __repr__(self) -> str:
         return (
@@ -205,8 +205,12 @@ class Budgets:
         if now >= self._ends:
             self._roll(now)
         accounts = self.accounts_of(budgets, request)
-        for budget, account in zip(budgets, accounts, strict=True):
-            if account.is_exhausted:
+        for budget, account in zip(budgets, accounts):  # noqa: B905  # one for each; this runs for every request
+            if (
+                account.requests >= account.max_requests
+                or account.tokens >= account.max_tokens
+                or account.spend >= account.max_spend
+            ):
                 budget.refused += 1
                 raise exhausted(budget, account, now)
         return accounts
@@ -221,22 +225,25 @@ class Budgets:
             found.append(budget.accounts.get(key) or budget.open(key))
         return found
 
-    def count(self, budgets: tuple[Budget, ...], accounts: list[BudgetAccount], counted: Spending) -> None:
+    def count(
+        self, budgets: tuple[Budget, ...], accounts: list[BudgetAccount], requests: int, tokens: int, spend: int
+    ) -> None:
         """Add what a request has used; `accounts` are those of `budgets`."""
-        requests, tokens, spend = counted
-        for budget, account in zip(budgets, accounts, strict=True):
-            account.requests += requests
-            account.tokens += tokens
-            account.spend += spend
-            account.new_requests += requests
-            account.new_tokens += tokens
-            account.new_spend += spend
+        for budget, account in zip(budgets, accounts):  # noqa: B905  # as above
+            if requests:
+                account.requests += requests
+                account.new_requests += requests
+            if tokens:
+                account.tokens += tokens
+                account.new_tokens += tokens
+            if spend:
+                account.spend += spend
+                account.new_spend += spend
             if not account.is_changed:
                 account.is_changed = True
                 budget.period.changed.append(account)
         if not self._is_scheduled:
-            self._is_scheduled = True
-            self._later(_REPORT_SECONDS, self._report_later)
+            self._report_soon()
 
     def _roll(self, now: float) -> None:
         """Begin the windows that `now` is in."""
@@ -247,24 +254,29 @@ class Budgets:
 
     # The control process
 
+    def _report_soon(self) -> None:
+        self._is_scheduled = True
+        self._later(self._pause, self._report_later)
+
     def _report_later(self) -> None:
         self._is_scheduled = False
         if not self._unconfirmed:
-            self.flush()
+            self.flush(_MAX_REPORTED)
 
-    def flush(self) -> None:
-        """Report what has been counted."""
+    def flush(self, most: int = _UNBOUNDED) -> None:
+        """Report what has been counted, of `most` accounts."""
         if self.report is None:
             return
         spent: dict[str, WindowSpending] = {}
+        num_reported = 0
         for id, period in self._periods.items():
-            if period.changed:
-                spent[id] = WindowSpending(
-                    period.start, {account.name: account.take_new() for account in period.changed}
-                )
-                self._unconfirmed += period.changed
-                period.changed = []
+            changed, period.changed = period.changed[: most - num_reported], period.changed[most - num_reported :]
+            if changed:
+                spent[id] = WindowSpending(period.start, {account.name: account.take_new() for account in changed})
+                self._unconfirmed += changed
+                num_reported += len(changed)
         if spent:
+            self._pause = max(_REPORT_SECONDS, num_reported * _REPORT_SECONDS_EACH)
             self._batch += 1
             self.report(self._batch, spent)
 
@@ -290,8 +302,9 @@ class Budgets:
                     if budget is not None:
                         known.allow(budget.spec)
                 known.set_total(total)
-        if not self._unconfirmed:
-            self.flush()
+        is_changed = any(period.changed for period in self._periods.values())
+        if is_changed and not self._unconfirmed and not self._is_scheduled:
+            self._report_soon()
 
 
 def exhausted(budget: Budget, account: BudgetAccount, now: float) -> GatewayError:

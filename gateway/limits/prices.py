@@ -19,10 +19,11 @@ _MAX_MODELS = 1024
 class Prices:
     """Finds the price of a model, and the cost of a request."""
 
-    __slots__ = ("_by_model", "_patterns")
+    __slots__ = ("_by_model", "_patterns", "are_for_requests")
 
     def __init__(self, specs: Sequence[PriceSpec]) -> None:
         self._patterns = [(re.compile("|".join(translate(pattern) for pattern in spec.models)), spec) for spec in specs]
+        self.are_for_requests = any(spec.request for spec in specs)  # some, beside tokens
         self._by_model: dict[str, PriceSpec | None] = {}
 
     def of(self, model: str) -> PriceSpec | None:

@@ -21,8 +21,9 @@ from gateway.redis.command import StoreError
 
 _log = logging.getLogger("pointsman")
 
-# How long totals wait for further reports before workers get them.
+# How long totals wait for further reports before workers get them: at least, and for each account of the last ones.
 _BROADCAST_SECONDS = 0.02
+_BROADCAST_SECONDS_EACH = 0.0002
 # How often gateways exchange what they have counted, and how long a call may take.
 _EXCHANGE_SECONDS = 0.25
 _CALL_SECONDS = 1.0
@@ -79,8 +80,9 @@ class BudgetLedger:
         self._name = secrets.token_hex(8)  # of this process, in Redis
         self._confirmed: dict[str, int] = {}  # the last report of each worker
         self._broadcast: asyncio.TimerHandle | None = None
+        self._pause = _BROADCAST_SECONDS  # before the next one
         self._task: asyncio.Task[None] | None = None
-        self._specs: tuple[BudgetSpec, ...] = ()
+        self._specs: tuple[BudgetSpec, ...] = ()  # of the rules in force
 
     async def open(self, specs: Sequence[BudgetSpec]) -> None:
         """Read what was spent before a restart, as far as it can be read now."""
@@ -108,6 +110,10 @@ class BudgetLedger:
             self._file = None
             return
         self._is_open = True
+
+    @property
+    def specs(self) -> tuple[BudgetSpec, ...]:
+        return self._specs
 
     @property
     def spending(self) -> SetSpending | None:
@@ -153,7 +159,7 @@ class BudgetLedger:
 
     def _broadcast_soon(self) -> None:
         if self._broadcast is None:
-            self._broadcast = asyncio.get_running_loop().call_later(_BROADCAST_SECONDS, self._send)
+            self._broadcast = asyncio.get_running_loop().call_later(self._pause, self._send)
 
     def _send(self) -> None:
         if self._broadcast is not None:
@@ -162,6 +168,8 @@ class BudgetLedger:
         totals, confirmed = self.ledger.take_unsent(), self._confirmed
         if totals or confirmed:
             self._confirmed = {}
+            num_accounts = sum(len(window.accounts) for window in totals.values())
+            self._pause = max(_BROADCAST_SECONDS, num_accounts * _BROADCAST_SECONDS_EACH)
             self._pool.send(SetSpending(totals, confirmed))
 
     # The store

@@ -17,6 +17,7 @@ from gateway.limits.budget import Budget, Budgets
 from gateway.limits.budget_window import BILLION, OTHERS, Spending, WindowSpending, bounds_of
 from gateway.limits.ledger import Ledger
 from gateway.limits.ledger_store import LedgerFile, exchange_command, read_exchange
+from gateway.limits.limit_key import account_name
 from gateway.limits.prices import Prices
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
@@ -95,7 +96,7 @@ class Worker:
     def request(self, tenant: str, tokens: int = 0, spend: int = 0) -> None:
         """Raises: GatewayError."""
         accounts = self.budgets.check(self.all, Caller(tenant))
-        self.budgets.count(self.all, accounts, Spending(1, tokens, spend))
+        self.budgets.count(self.all, accounts, 1, tokens, spend)
 
     def report(self) -> None:
         due, self.due[:] = list(self.due), []
@@ -224,6 +225,25 @@ def test_an_account_is_reset() -> None:
         worker.request("a")
         gateway.settle()
     refused(two, "a")
+
+
+def test_reports_of_many_accounts_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report has a bounded number of accounts, so that no worker stops to write it; the rest follows."""
+    monkeypatch.setattr("gateway.limits.budget._MAX_REPORTED", 2)
+    gateway = Gateway(Clock("2026-11-23T12:00"), DAILY, workers=1)
+    for tenant in "abcde":
+        gateway.workers[0].request(tenant)
+    for known in (2, 4, 5, 5):
+        gateway.settle()
+        assert len(gateway.ledger.totals()[DAILY.id].accounts) == known
+
+
+def test_accounts_have_no_secrets_in_their_names() -> None:
+    """A key that is not verified stands as a digest; a verified one has an id."""
+    spec = BudgetSpec("k", BudgetWindow.DAY, per=("key", "tenant", "header:cookie"), requests=1)
+    key, tenant, cookie = account_name(spec, (b"sk-secret", b"acme", b"c=1"), is_verified=False)
+    assert key.startswith("sha256:") and cookie.startswith("sha256:") and tenant == "acme"
+    assert account_name(spec, (b"id-1", b"", b""), is_verified=True) == ("id-1", "", "")
 
 
 def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.limits.budget import BudgetAccount
-from gateway.limits.budget_window import Spending
 from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError
 
@@ -134,20 +133,22 @@ class BudgetedAdmission(Admission):
         self._count_request()
 
     def end(self) -> None:
-        super().end()
+        if self._grant is not None:
+            super().end()
         used = self._front.usage() if self._is_counted else None
         if used is not None:
             cost = self._budgets.prices.cost(self._model_name(), used)
-            self._count(Spending(0, used.prompt + used.completion, cost))
+            self._count(0, used.prompt + used.completion, cost)
 
     def _count_request(self) -> None:
-        self._count(Spending(1, 0, self._budgets.prices.cost_of_request(self._model_name())))
+        prices = self._budgets.prices
+        self._count(1, 0, prices.cost_of_request(self._model_name()) if prices.are_for_requests else 0)
 
-    def _count(self, counted: Spending) -> None:
+    def _count(self, requests: int, tokens: int, spend: int) -> None:
         budgets, of_target = self._budgets, self._route_target.budgets
         if self._era != budgets.era:  # a window has ended, or there are other rules
             self._accounts, self._era = budgets.accounts_of(of_target, self), budgets.era
-        budgets.count(of_target, self._accounts, counted)
+        budgets.count(of_target, self._accounts, requests, tokens, spend)
 
     def _model_name(self) -> str:
         """The name by which prices know the model: the engine's, where the rules tell it."""
