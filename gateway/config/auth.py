@@ -114,6 +114,23 @@ def _may_name_a_caller(name: str, ids: list[str]) -> bool:
     return beginning != name and any(prefix.startswith(beginning) for prefix in _PREFIXES)
 
 
+def check_cache_salts(rules: RulesSpec, reading: Reading) -> None:
+    """A tenant's salt needs a verified tenant, and an engine that has a place for it in each request."""
+    for engine in rules.engines.values():
+        if engine.cache_salt != "tenant":
+            continue
+        if rules.auth is None:
+            why = "the rules have no 'auth', by which a tenant is known"
+        elif not engine.protocol.traits.has_dialects:
+            why = "it is for protocol openai"
+        elif "messages" in engine.dialects:
+            why = "messages have no such field: leave 'messages' out of its dialects, so that they are translated"
+        else:
+            continue
+        assert engine.location is not None
+        reading.error(engine.location, f"engine {engine.name!r} has 'cache_salt: tenant', and {why}")
+
+
 def check_identity(rules: RulesSpec, reading: Reading) -> None:
     """Authentication takes credentials out of requests, and writes the tenant into them."""
     if rules.auth is None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from gateway.config.auth import (
     check_access,
+    check_cache_salts,
     check_conversations,
     check_credentials,
     check_identity,
@@ -240,6 +241,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_budgets(rules, reading)
     check_identity(rules, reading)
     check_keys(rules, reading)
+    check_cache_salts(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
     if reading.is_partial:
         return

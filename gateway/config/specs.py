@@ -223,6 +223,8 @@ class EngineSpec:
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
     # Request a stream even if the client wants none: some engines notice a disconnect only then
     always_stream: bool = False
+    # Whose prefix cache a request shares: as the client says, or its tenant's alone
+    cache_salt: Literal["client", "tenant"] = "client"
     # Request fields that the engine does not support, in a translation
     unsupported: Literal["refuse", "drop"] = "refuse"
     # For engines without a chat endpoint: the text of a Jinja file or of a tokenizer_config.json, named by its path

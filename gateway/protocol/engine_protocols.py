@@ -128,7 +128,7 @@ class EngineProtocol(Enum):
             passes=None,
             write_target=lambda call, target, model, base: base + target.removeprefix(b"/v1"),
             models_path="{base}/models",
-            rule_keys=_OF_LANGUAGE_MODELS | {"base_path", "dialects", "always_stream"},
+            rule_keys=_OF_LANGUAGE_MODELS | {"base_path", "dialects", "always_stream", "cache_salt"},
         ),
     )
     TFSERVING = (

@@ -190,6 +190,26 @@ def test_identity_has_fields_of_its_own(tmp_path: Path, key: str, field: str) ->
 
 
 @pytest.mark.parametrize(
+    "engine, auth, message",
+    [
+        ("protocol: openai", "", "the rules have no 'auth'"),
+        ("protocol: kserve", "auth: {keys: keys.yml}", "it is for protocol openai"),
+        ("protocol: openai, dialects: [chat, messages]", "auth: {keys: keys.yml}", "leave 'messages' out"),
+        ("protocol: openai", "auth: {keys: keys.yml}", ""),
+    ],
+)
+def test_salts_of_tenants_need_a_place(tmp_path: Path, engine: str, auth: str, message: str) -> None:
+    """`cache_salt: tenant` needs a verified tenant and APIs that have the field."""
+    (tmp_path / "keys.yml").write_text("")
+    file = tmp_path / "rules.yaml"
+    text = RULES.replace("'http://h:1']", f"'http://h:1'], cache_salt: tenant, {engine}")
+    file.write_text(f"{text}{auth}\n")
+    found = [str(problem) for problem in load_rules([file]).errors]
+    assert len(found) == bool(message)
+    assert not message or ("engine 'it' has 'cache_salt: tenant'" in found[0] and message in found[0])
+
+
+@pytest.mark.parametrize(
     "name, warns",
     [("ann", True), ("ann*", True), ("0123456789ab", False), ("01*", False), ("sub:ann", False), ("*", False)],
 )

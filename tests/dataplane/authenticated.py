@@ -47,6 +47,7 @@ class RestEngine:
 
     def __init__(self) -> None:
         received = self.received = list[dict[str, str]]()
+        bodies = self.bodies = list[bytes]()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -55,7 +56,7 @@ class RestEngine:
                 self._answer({})
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("content-length", 0)))
+                bodies.append(self.rfile.read(int(self.headers.get("content-length", 0))))
                 received.append({name.lower(): value for name, value in self.headers.items()})
                 index = [{"name": name, "state": "READY"} for name in ("m", "secret", "open")]
                 is_index = self.path.endswith("/index")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from tritonclient.grpc import service_pb2
 
+from gateway.protocol.llm.cache_salt import tenant_salt
 from gateway.protocol.sequence import Sequence, TenantSession, is_sequence, name_of, record_name
 from tests.dataplane.authenticated import INFER, GrpcEngine, Keys, RestEngine, Served, bearer, engines, infer
 
@@ -22,12 +24,15 @@ engines:
   one: {{endpoints: ["http://{rest}"]}}
   by-grpc: {{endpoints: ["grpc://{grpc}"]}}
   llm: {{protocol: openai, endpoints: ["http://{rest}"]}}
+  salted: {{protocol: openai, endpoints: ["http://{rest}"], dialects: [chat, responses], cache_salt: tenant}}
 routes:
   - {{name: moved, match: {{model: moved}}, engine: two}}
   - {{name: of-requests, match: {{model: rated}}, experiment: of-requests}}
   - {{name: of-sessions, match: {{model: kept}}, experiment: of-sessions}}
   - {{name: of-calls, match: {{model: g}}, experiment: of-calls}}
   - {{name: of-chats, match: {{model: chat}}, experiment: of-chats}}
+  - {{name: salted, match: {{model: salted}}, engine: salted}}
+  - {{name: renamed, match: {{model: alias}}, engine: salted, model: salted, resume: true}}
   - {{name: limited, match: {{model: limited}}, engine: one}}
 experiments:
   of-requests: {{unit: request, arms: [{{name: a, engine: one, weight: 1}}, {{name: b, engine: one, weight: 1}}]}}
@@ -43,6 +48,7 @@ class Scene:
     """The engines and the data plane of the tests here, with the keys of two tenants."""
 
     def __init__(self, rest: RestEngine, by_grpc: GrpcEngine, other: RestEngine, folder: Path) -> None:
+        self.rest = rest
         self._addresses = {"rest": rest.address, "grpc": by_grpc.address, "other": other.address}
         self.engines = {f"http://{engine.address}": engine for engine in (rest, other)}
         keys = Keys(folder)
@@ -227,6 +233,48 @@ def test_limits_by_session_are_each_tenants_own(scene: Scene) -> None:
     mine, theirs = ({**headers, "x-session-id": "s"} for headers in (scene.acme, scene.zen))
     assert [infer(scene.served, mine, "limited").status_code for _ in range(2)] == [200, 429]
     assert infer(scene.served, theirs, "limited").status_code == 200
+
+
+PROMPT = [{"role": "user", "content": "hi"}]
+CALLS = [
+    ("/v1/chat/completions", {"model": "salted", "messages": PROMPT}),
+    ("/v1/chat/completions", {"model": "alias", "messages": PROMPT}),
+    ("/v1/responses", {"model": "salted", "input": "hi"}),
+    ("/v1/messages", {"model": "salted", "messages": PROMPT, "max_tokens": 5}),
+    ("/v2/models/salted/generate", {"text_input": "hi"}),
+]
+
+
+@pytest.mark.parametrize("path, body", CALLS)
+def test_tenants_share_no_prefix_cache(scene: Scene, path: str, body: dict[str, Any]) -> None:
+    """With `cache_salt: tenant` each request for text has its tenant's salt, passed through or translated."""
+
+    def salt(headers: dict[str, str], **more: Any) -> str:
+        before = len(scene.rest.bodies)
+        httpx.post(f"{scene.served.url}{path}", json={**body, **more}, headers=headers, timeout=60)
+        (sent,) = [json.loads(each) for each in scene.rest.bodies[before:]]
+        assert "hi" in str(sent)
+        return str(sent["cache_salt"])
+
+    mine, theirs = salt(scene.acme), salt(scene.zen)
+    assert (mine, theirs) == (tenant_salt("acme"), tenant_salt("zen"))
+    if "messages" in path and "chat" not in path:
+        return  # they have no field for a salt of the client
+    assert salt(scene.zen, cache_salt=mine) not in (mine, theirs)
+    assert salt(scene.acme, cache_salt="a") == tenant_salt("acme", "a") != salt(scene.acme, cache_salt="b")
+
+
+def test_a_salt_is_a_text_that_stands_once(scene: Scene) -> None:
+    """A salt that is no text, or stands twice, is refused; one in another case is left out."""
+    url = f"{scene.served.url}/v1/chat/completions"
+    chat = {"model": "salted", "messages": PROMPT}
+    reply = httpx.post(url, json={**chat, "cache_salt": 5}, headers=scene.acme, timeout=60)
+    assert reply.status_code == 400 and "'cache_salt' is no text" in reply.text
+    for more, status in ((', "cache_salt": "a", "cache_\\u0073alt": "b"', 400), (', "Cache_Salt": "c"', 200)):
+        reply = httpx.post(url, content=json.dumps(chat)[:-1] + more + "}", headers=scene.acme, timeout=60)
+        assert reply.status_code == status, reply.text
+    assert scene.rest.bodies[-1].lower().count(b'"cache_salt"') == 1
+    assert json.loads(scene.rest.bodies[-1])["cache_salt"] == tenant_salt("acme")
 
 
 def test_engines_see_the_ids_of_clients(scene: Scene) -> None:

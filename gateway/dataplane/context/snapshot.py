@@ -78,6 +78,7 @@ class RouteTarget:
         "replay",
         "reply_fields",
         "reply_lines",
+        "salts_cache",
         "shadow",
         "spec",
         "split",
@@ -101,6 +102,7 @@ class RouteTarget:
         self.arms: dict[str, RouteTarget] = {}  # of the same route, those that may take requests, by what sessions keep
         self.split: Split | None = None  # of its experiment
         self.engine = engine
+        self.salts_cache = engine.spec.cache_salt == "tenant"
         self.limits = limits  # that its requests meet
         self.budgets = budgets  # the same
         self.is_limited = bool(limits or budgets)

@@ -14,8 +14,10 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.cache_salt import SALTED_APIS, salted
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 from gateway.protocol.llm.request_facts import read_generation_facts
+from gateway.protocol.principal import tenant_of
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Decision, Undecided
 
@@ -104,6 +106,9 @@ def _on_target(
         request = request.of(plan)
     else:
         body = renamed(body, name, model or name.name)
+        request = request.of(plan, len(body))
+    if route_target.salts_cache and plan.call.api in SALTED_APIS and route_target.engine.passes(plan.call):
+        body = salted(body, tenant_of(plan.principal), client.plane.json_bounds)
         request = request.of(plan, len(body))
     if plan.passes:  # the usual case, and known for all requests like this one
         return Exchange(client, request, route_target, session, is_generation=plan.is_inference), body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from time import time
 
 from gateway.dataplane.context.head_reader import Request
@@ -15,6 +16,7 @@ from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
 from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
+from gateway.protocol.llm.cache_salt import salted_fields
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.embeddings import EmbeddingByInfer, EmbeddingsRequest, InferByEmbedding, signature_of
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
@@ -23,6 +25,7 @@ from gateway.protocol.llm.token_count import TokenCountTranslator
 from gateway.protocol.llm.translation import EngineCodec, GenerationTranslator
 from gateway.protocol.mlserver.translator import InferStreamTranslator, mlserver_translator
 from gateway.protocol.operations import ApiCall, LlmApi, Operation
+from gateway.protocol.principal import tenant_of
 from gateway.protocol.tfserving.infer_request import Method
 from gateway.protocol.tfserving.inference import CallTranslation, InferTranslation
 from gateway.protocol.torchserve.request import Envelope
@@ -58,9 +61,15 @@ def make_generation(request: Request, body: bytes, route_target: RouteTarget) ->
 def translator_of(
     request: Request, generation: Generation, make_writer: MakeWriter, route_target: RouteTarget, codec: EngineCodec
 ) -> GenerationTranslator:
-    """The translator of a generation for an engine that is asked so."""
+    """The translator of a generation for an engine that is asked so.
+
+    Raises: GatewayError(BAD_REQUEST) where its `cache_salt` is no text.
+    """
     api = request.plan.call.api
     assert api is not None
+    if route_target.salts_cache and not route_target.engine.passes(request.plan.call):  # else the body has it
+        options = salted_fields(dict(generation.options), tenant_of(request.plan.principal))
+        generation = replace(generation, options=options)
     prefix = API_CODECS[api].id_prefix if api in API_CODECS else ""
     reply_id = prefix + (request.id or b"").decode("latin-1")
     writer = make_writer(
