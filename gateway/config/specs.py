@@ -318,6 +318,7 @@ class RouteSpec:
     experiment: ExperimentName | None = None
     model: Text | None = None  # the model's name at the engine; None: the requested name
     resume: bool = False  # a generation that breaks off continues elsewhere
+    max_body_bytes: PositiveSize | None = None  # of a request; None, or more than --max-body-bytes: that option
     session: SessionSpec = SessionSpec()
     shadow: ShadowSpec | None = None  # a second engine that gets copies, for comparison
     allow: tuple[AccessSpec, ...] = ()  # the callers who may use it; empty: all

@@ -37,10 +37,6 @@ _REJECTIONS = {
         ErrorKind.HEADERS_TOO_LARGE,
         "the request's head is longer than {limits.max_header_bytes} bytes (--max-header-bytes)",
     ),
-    Rejection.BODY_TOO_LONG: (
-        ErrorKind.BODY_TOO_LARGE,
-        "the request's body is longer than {limits.max_body_bytes} bytes (--max-body-bytes)",
-    ),
     Rejection.MALFORMED: (ErrorKind.BAD_REQUEST, "malformed request: {detail}"),
     Rejection.HEAD_TIMEOUT: (
         ErrorKind.REQUEST_TIMEOUT,
@@ -163,19 +159,21 @@ class Http1ServerConnection(Http1Server):
             self._give_up(error)
             return
         self._request = request
-        prepared = request.plan.head
+        plan = request.plan
+        prepared = plan.head
         self._expects_continue = prepared.expects_continue
         if not prepared.keep_alive or self.plane.is_draining:
             self.close_after_reply()
         elif prepared.is_http_10:
             self._head_end = KEEP_ALIVE_END_10
         length = request.length
-        if length == len(body) <= self._max_body_bytes:  # nearly always: the whole request, and nothing else
+        if length == len(body) <= plan.max_body_bytes:  # nearly always: the whole request, and nothing else
             self._state = ParserState.REPLY
             self._buffer = b""
             self._handler, body = handler_of_whole(self, request, body)
             self._handler.body_received(body, True)
             return
+        self._max_body_bytes = plan.max_body_bytes
         self._begin_body(length, expects_continue=prepared.expects_continue)
         if length is not None and length > self._max_body_bytes:
             self._reject(Rejection.BODY_TOO_LONG)
@@ -193,8 +191,11 @@ class Http1ServerConnection(Http1Server):
             self._handler.body_received(data, ended)
 
     def _reject(self, rejection: Rejection, detail: str = "") -> None:
-        kind, text = _REJECTIONS[rejection]
         limits = self.plane.settings.limits
+        if rejection is Rejection.BODY_TOO_LONG and self._request is not None:
+            self._give_up(self._request.plan.body_too_long(limits))
+            return
+        kind, text = _REJECTIONS[rejection]
         self._give_up(GatewayError(kind, text.format(limits=limits, detail=detail)))
 
     def _seconds(self, owed: Owed) -> float:

@@ -52,6 +52,7 @@ class Target:
     sticky_arm: bool = False  # a session keeps its first arm
     history: HistorySpec | None = None  # conversations are stored
     replay: ReplaySpec | None = None  # the inputs of sequences are stored
+    max_body_bytes: int | None = None  # of a request; None: the gateway's own bound
 
     @property
     def is_measured(self) -> bool:

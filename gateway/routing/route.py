@@ -180,6 +180,7 @@ def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple
         resume=spec.resume,
         history=spec.session.history,
         replay=spec.session.replay,
+        max_body_bytes=spec.max_body_bytes,
     )
     if split is None:
         return (base,)

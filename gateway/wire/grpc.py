@@ -22,10 +22,8 @@ def framed(message: bytes, *, compressed: bool = False) -> bytes:
     return PREFIX.pack(compressed, len(message)) + message
 
 
-def too_long(size: int, limit: int) -> GatewayError:
-    return GatewayError(
-        ErrorKind.BODY_TOO_LARGE, f"a message of {size} bytes is longer than {limit} (--max-body-bytes)"
-    )
+def too_long(size: int, limit: int, option: str = "--max-body-bytes") -> GatewayError:
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"a message of {size} bytes is longer than {limit} ({option})")
 
 
 def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:

@@ -20,6 +20,7 @@ from gateway.dataplane.context.head_reader import (
     units_of,
 )
 from gateway.dataplane.context.identification import Peer
+from gateway.dataplane.context.local_replies import OF_ROUTE
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
@@ -37,6 +38,7 @@ from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.wire.grpc import PREFIX_BYTES, too_long
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import CachedHeaders, literal_name, literals, with_value
@@ -80,8 +82,14 @@ class CallTarget:
         self._at: dict[Endpoint, CallTarget] = {}
         self.route_target = route_target
         self.endpoint = endpoint
+        self.max_body_bytes = route_target.spec.max_body_bytes
         self.model = route_target.spec.model.encode() if route_target.spec.model is not None else None
         self.heads: dict[Endpoint, CachedHeaders] = {}
+
+    def check_size(self, size: int) -> None:
+        """Check the size of a message with its prefix. Raises: GatewayError(BODY_TOO_LARGE)."""
+        if self.max_body_bytes is not None and size - PREFIX_BYTES > self.max_body_bytes:
+            raise too_long(size - PREFIX_BYTES, self.max_body_bytes, OF_ROUTE)
 
     def at(self, endpoint: Endpoint) -> CallTarget:
         """The same at one of the target's endpoints."""

@@ -50,8 +50,11 @@ def error_event(error: GatewayError, api: LlmApi | None) -> bytes:
     return b"%bdata: %b\n\n" % (named, error_content(error, api))
 
 
-def body_too_long(limit: int) -> GatewayError:
-    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")
+OF_ROUTE = "max_body_bytes of its route"
+
+
+def body_too_long(limit: int, option: str = "--max-body-bytes") -> GatewayError:
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes ({option})")
 
 
 def error_reply(

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.auth.identity import unauthenticated
-from gateway.config.settings import Settings
+from gateway.config.settings import Limits, Settings
+from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
 from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
@@ -88,6 +89,7 @@ class PreparedHead:
         "keeps_forwarded_proto",
         "length_line",
         "lines",
+        "max_body_bytes",
         "may_name_region",
         "opening",
         "passes",
@@ -132,6 +134,7 @@ class PreparedHead:
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
         self.wants_timing = REQUEST_FIELD in named
+        self.max_body_bytes = settings.limits.max_body_bytes  # the route's own, where the head decides
         self._read_request_fields()
         self.lines = b""
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
@@ -311,13 +314,20 @@ class PreparedHead:
             replaced = replaced.union(engine.extra_names)
         return _forwarded_lines(self.head, replaced, self._trust_forwarded)
 
+    def body_too_long(self, limits: Limits) -> GatewayError:
+        """Why a body of more than `max_body_bytes` is refused."""
+        most = self.max_body_bytes
+        return body_too_long(most) if most == limits.max_body_bytes else body_too_long(most, OF_ROUTE)
+
     def _decide_early(self) -> None:
         decision = self.snapshot.table.decide(self.facts, random.random)
         if decision is Undecided.NO_ROUTE or decision is Undecided.FORBIDDEN:
             self.error = undecided(decision, self.facts)
-        elif not isinstance(decision, Decision):
+        if not isinstance(decision, Decision):
             return
-        elif not decision.repeatable:
+        if decision.target.max_body_bytes is not None:
+            self.max_body_bytes = min(self.max_body_bytes, decision.target.max_body_bytes)
+        if not decision.repeatable:
             if not self.is_fleet:  # what concerns all replicas goes to all arms
                 route = self.snapshot.table.route_of(self.facts)
                 self.arm_selector = arm_selector_of(route, self.snapshot, self.call)
@@ -330,6 +340,13 @@ class PreparedHead:
             self.passes = self.passes and not self.may_name_region
             if self.passes and not self.is_fleet and not self.route_target.needs_session:
                 self.direct_target = self.route_target
+
+
+def check_size(route_target: RouteTarget, size: int) -> None:
+    """Check the size of a body by its route. Raises: GatewayError(BODY_TOO_LARGE)."""
+    most = route_target.spec.max_body_bytes
+    if most is not None and size > most:
+        raise body_too_long(most, OF_ROUTE)
 
 
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:

@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
-from gateway.dataplane.context.prepared_head import no_route, undecided
+from gateway.dataplane.context.prepared_head import check_size, no_route, undecided
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
@@ -137,7 +137,12 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
         decision, size = plan.decide(facts, request.session, request.units), body.size
     if not isinstance(decision, Decision):
         raise undecided(decision, plan.facts)
-    handler = serve(client, request, plan.snapshot.target_of(decision), decision.session)
+    route_target = plan.snapshot.target_of(decision)
+    if route_target.spec.max_body_bytes is not None:
+        if request.length is None and not body.is_complete:
+            return None
+        check_size(route_target, max(request.length or 0, body.size))
+    handler = serve(client, request, route_target, decision.session)
     return in_own_turn(client, handler, size), body.held()
 
 

@@ -8,7 +8,7 @@ from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, undecided
+from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn
@@ -27,12 +27,15 @@ _MAX_NAME_LENGTH = 1024
 
 def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) -> Chosen:
     """The handler of a request whose body is all there, and its body; `serve` makes that of its target."""
+    size = len(body)
     try:
         request, body, name = _named(client, request.timed(), body)
         plan = request.plan.for_model(name.name)
         route_target, session = plan.route_target, None
         if route_target is None or route_target.needs_session:
             route_target, session = _decided(plan, request, body, client.plane.settings.limits)
+        if route_target.spec.max_body_bytes is not None:
+            check_size(route_target, size)
         if session is not None and route_target.is_sticky:
             known = client.plane.affinity.lookup_cached(route_target, session)
             if known is None:

@@ -33,6 +33,11 @@ class CompleteMessage:
     def size(self) -> int:
         return len(self._data)
 
+    @property
+    def declared_size(self) -> int:
+        """That of the message and its prefix."""
+        return len(self._data)
+
     def add(self, data: bytes, ended: bool) -> None:
         """Nothing follows."""
 
@@ -100,6 +105,11 @@ class PiecewiseMessage:
         self.is_complete = False
         self.can_be_sent_again = True
         self.names: Names | None = None  # once they are known
+
+    @property
+    def declared_size(self) -> int:
+        """That of the message and its prefix, of which not all may be there."""
+        return PREFIX_BYTES + self._message_bytes
 
     def add(self, data: bytes, ended: bool) -> None:
         """Hold what has come.

@@ -152,6 +152,8 @@ class StreamCall(ClientCall):
         has_turn = self._requests.have_turns(names)
         try:
             target = self._router.find(names, data, plain)
+            if target.max_body_bytes is not None:
+                target.check_size(len(data))
             backend = self._backends.get(target)
             if backend is not None:
                 backend.charge()

@@ -129,6 +129,8 @@ class UnaryCall(CallHandler):
         if isinstance(decision, Undecided):
             raise undecided(decision, head.plan.facts(names))
         target, session = decision
+        if target.max_body_bytes is not None:
+            target.check_size(message.declared_size)
         if session is not None and target.route_target.is_sticky:
             self._look_up(message, target, session)
         else:

@@ -10,7 +10,8 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import body_too_long, error_event, error_reply
+from gateway.dataplane.context.local_replies import error_event, error_reply
+from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
 from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
@@ -41,6 +42,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         "_id",
         "_is_body_paused",
         "_owed",
+        "_plan",
         "_rate",
         "_rest",
         "_size",
@@ -48,6 +50,8 @@ class RestOverHttp2(CallHandler, ReplySink):
         "_streams_events",
         "_without_body",
     )
+
+    _plan: PreparedHead  # where there is a handler
 
     def __init__(
         self, client: CallClient, stream: Stream, block: Block, handler_for: Callable[[Client, Request], Handler]
@@ -74,11 +78,13 @@ class RestOverHttp2(CallHandler, ReplySink):
             client.plane.request_log.add(EndedRequest(client.peer, UNREAD, error.status.http, error.kind.value, 0.0))
             self.refused(error, [])
             return
-        self._api, self._id = request.plan.api, request.id
+        self._plan, self._api, self._id = request.plan, request.plan.api, request.id
         if block.value(b"expect") is not None:
             stream.send_headers(_CONTINUE)
         self._handler = handler_for(self._rest, request)
-        if not self._has_ended:
+        if (request.length or 0) > self._plan.max_body_bytes:
+            self._give_up(self._plan.body_too_long(client.plane.settings.limits))
+        elif not self._has_ended:
             self._handler.body_received(b"", False)
 
     # Events of the stream
@@ -92,9 +98,8 @@ class RestOverHttp2(CallHandler, ReplySink):
             self._client.plane.held.release(self)
         self._active_at = monotonic()
         self._size += len(data)
-        limit = self._client.plane.settings.limits.max_body_bytes
-        if self._size > limit:
-            self._give_up(body_too_long(limit))
+        if self._size > self._plan.max_body_bytes:
+            self._give_up(self._plan.body_too_long(self._client.plane.settings.limits))
             return
         handler.body_received(data, ended)
         if self._is_body_paused:
