@@ -97,10 +97,8 @@ class Http1ServerConnection(Http1Server):
         self.is_tls = transport.get_extra_info("sslcontext") is not None
         self.certificate = certificate_of(transport) if self.is_tls else None
         self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self.is_tls else b"http")
-        # Lingering connections do not count: many refused clients must not keep others out.
-        num_served = len(self.plane.connections) - self.plane.num_lingering
-        if limits.max_connections and num_served >= limits.max_connections:
-            full = GatewayError(ErrorKind.OVERLOADED, f"{limits.max_connections} connections are open already")
+        full = self.plane.too_many_connections(self.peer)
+        if full is not None:
             self._give_up(full)
         self.plane.connections.add(self)
 

@@ -11,7 +11,6 @@ from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.dataplane.http2_server import Http2ServerConnection
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.frames import PREFACE
 
 
@@ -21,12 +20,11 @@ class ProtocolDetector(asyncio.Protocol):
     Under TLS, ALPN selects it; a client that offered nothing is detected by its first bytes too.
     """
 
-    __slots__ = ("_buffer", "_plane", "_since", "_transport")
-
-    peer = "-"
+    __slots__ = ("_buffer", "_plane", "_since", "_transport", "peer")
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self.peer = "-"
         self._buffer = b""
         self._since = monotonic()
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
@@ -34,16 +32,17 @@ class ProtocolDetector(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         plane = self._plane
-        limit = plane.settings.limits.max_connections
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "-"
+        full = plane.too_many_connections(self.peer)
         tls = transport.get_extra_info("ssl_object")
         chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
-        is_full = bool(limit) and len(plane.connections) - plane.num_lingering >= limit
         if chosen == "h2":
             client = Http2ServerConnection(plane)
             self._become(client)
-            if is_full:
-                client.refuse(GatewayError(ErrorKind.OVERLOADED, f"{limit} connections are open already"))
-        elif chosen is not None or is_full:
+            if full is not None:
+                client.refuse(full)
+        elif chosen is not None or full is not None:
             self._become(Http1ServerConnection(plane))
         else:
             plane.connections.add(self)

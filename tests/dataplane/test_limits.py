@@ -3,11 +3,13 @@
 import asyncio
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.dataplane.grpc.stage import grpc_stage
 from tests.dataplane.stage import Engine, post, rules, run, stage, until
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n"
@@ -190,6 +192,27 @@ def test_silent_clients(tmp_path: Path) -> None:
             assert (reply.status, reply.reason) == (408, "request_timeout")
             assert (await stuck.reply()).status == 408
             assert await idle.at_end()
+        engine.stop()
+
+    run(scene())
+
+
+def test_connections_of_an_address(tmp_path: Path) -> None:
+    """A client above --max-connections-per-address gets 503, and clients of other addresses are served."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with grpc_stage(rules(engine), tmp_path, limits={"max_connections_per_address": 2}) as it:
+            assert (await (await it.client()).ask(post())).status == 200
+            await it.client()  # which sends nothing
+            await until(lambda: len(it.plane.connections) == 2)
+            reply = await (await it.client()).reply()
+            assert (reply.status, reply.reason) == (503, "overloaded")
+            assert b"--max-connections-per-address" in reply.body
+            if sys.platform == "linux":  # where all of 127/8 is this host
+                other = await it.client(local_addr=("127.0.0.2", 0))
+                assert (await other.ask(post())).status == 200
         engine.stop()
 
     run(scene())

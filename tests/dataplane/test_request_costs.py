@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.dispatch.deferred_handler import in_own_turn
+from gateway.protocol.json_bounds import SHORT_BYTES
 from tests.dataplane.stage import Engine, run, stage
 
 ROUTES = """  - {name: told, match: {parameter: {level: high}}, engine: it}
@@ -47,6 +53,47 @@ BOMBS = {
     "plain objects and a parameter rule": (request(INFER, b'{"a":[' + b"{}," * 300_000 + b"0]}"), "--max-json-values"),
     "inputs": (request(INFER, b'{"inputs":[' + b'{"name":"x"},' * 10_000 + b"{}]}"), "--max-request-items"),
 }
+
+
+class Recorder(Handler):
+    """Records what it is given."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        self.calls.append((data, ended))
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        self.calls.append(reason)
+
+    def progress(self) -> Any:
+        raise NotImplementedError
+
+
+def test_a_long_body_is_read_again_in_a_turn_of_its_own(tmp_path: Path) -> None:
+    """Others have a turn between the rules' reading of a long body and its handler's; a client that leaves meanwhile
+    costs no second reading."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(text(engine), tmp_path) as it:
+            client: Any = SimpleNamespace(plane=it.plane)
+            short, long, left = Recorder(), Recorder(), Recorder()
+            assert in_own_turn(client, short, SHORT_BYTES) is short
+            handler = in_own_turn(client, long, SHORT_BYTES + 1)
+            gone = in_own_turn(client, left, SHORT_BYTES + 1)
+            for each in (handler, gone):
+                each.body_received(b"a", False)
+                each.body_received(b"b", True)
+            gone.client_gone()
+            assert not long.calls
+            await asyncio.sleep(0)
+            assert (long.calls, left.calls) == ([(b"a", False), (b"b", True)], ["client_gone"])
+        engine.stop()
+
+    run(scene())
 
 
 @pytest.mark.parametrize("name", BOMBS)

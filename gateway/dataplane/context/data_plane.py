@@ -143,6 +143,18 @@ class DataPlane:
         self.swept_at = monotonic()  # the last time
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
+    def too_many_connections(self, peer: str) -> GatewayError | None:
+        """Why a new connection of this address is refused; None where it is not. Lingering connections do not count:
+        many refused clients must not keep others out."""
+        limits = self.settings.limits
+        most, most_of_address = limits.max_connections, limits.max_connections_per_address
+        if most and len(self.connections) - self.num_lingering >= most:
+            return GatewayError(ErrorKind.OVERLOADED, f"{most} connections are open already (--max-connections)")
+        if most_of_address and sum(each.peer == peer for each in self.connections) >= most_of_address:
+            what = f"{most_of_address} connections of this address are open already (--max-connections-per-address)"
+            return GatewayError(ErrorKind.OVERLOADED, what)
+        return None
+
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         run_now(self.change_rules(rules, number))
