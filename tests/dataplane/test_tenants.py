@@ -23,6 +23,7 @@ engines:
   two: {{endpoints: ["http://{rest}", "http://{other}"], balance: session}}
   one: {{endpoints: ["http://{rest}"]}}
   by-grpc: {{endpoints: ["grpc://{grpc}"]}}
+  sticky-grpc: {{endpoints: ["grpc://{grpc}"], balance: session}}
   llm: {{protocol: openai, endpoints: ["http://{rest}"]}}
   salted: {{protocol: openai, endpoints: ["http://{rest}"], dialects: [chat, responses], cache_salt: tenant}}
 routes:
@@ -31,6 +32,7 @@ routes:
   - {{name: of-sessions, match: {{model: kept}}, experiment: of-sessions}}
   - {{name: of-calls, match: {{model: g}}, experiment: of-calls}}
   - {{name: of-chats, match: {{model: chat}}, experiment: of-chats}}
+  - {{name: kept-grpc, match: {{model: kept-grpc}}, engine: sticky-grpc}}
   - {{name: salted, match: {{model: salted}}, engine: salted}}
   - {{name: renamed, match: {{model: alias}}, engine: salted, model: salted, resume: true}}
   - {{name: limited, match: {{model: limited}}, engine: one}}
@@ -226,6 +228,33 @@ def test_a_sequence_of_another_tenant_is_none(scene: Scene) -> None:
     places(scene, scene.acme, parameters=end)
     known = book.look(mine)
     assert known is None or not known.places
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+@pytest.mark.parametrize("by", ["metadata", "parameter", "sequence"])
+def test_sessions_of_calls_belong_to_their_tenant(scene: Scene, method: str, by: str) -> None:
+    """A session or sequence in a gRPC call has a record of the tenant's own, and none that others name."""
+    id = f"{len(method)}1" if by == "sequence" else f"{by}-{method}"
+    request = service_pb2.ModelInferRequest(model_name="kept-grpc")
+    if by == "parameter":
+        request.parameters["session_id"].string_param = id
+    elif by == "sequence":
+        request.parameters["sequence_id"].int64_param = int(id)
+        request.parameters["sequence_start"].bool_param = True
+    metadata = [*scene.acme.items(), *([("x-session-id", id)] if by == "metadata" else [])]
+    with grpc.insecure_channel(scene.served.address) as channel:
+        path = f"/inference.GRPCInferenceService/{method}"
+        if method == "ModelInfer":
+            channel.unary_unary(path)(request.SerializeToString(), metadata=metadata, timeout=60)
+        else:
+            assert len(list(channel.stream_stream(path)(iter([request.SerializeToString()]), metadata=metadata))) == 1
+    book = scene.served.plane.affinity.book
+
+    def name(session: str) -> str:
+        return Sequence(session, "kept-grpc").name if by == "sequence" else name_of(session)
+
+    assert book.look(name(TenantSession(id, "acme"))) is not None
+    assert book.look(name(TenantSession(id, "zen"))) is None and book.look(name(id)) is None
 
 
 def test_limits_by_session_are_each_tenants_own(scene: Scene) -> None:
