@@ -43,7 +43,9 @@ class LedgerWindow:
     totals: dict[AccountName, Spending] = field(default_factory=dict)  # stored or not
     unstored: dict[AccountName, Spending] = field(default_factory=dict)  # in no batch yet
     batch: LedgerBatch | None = None  # on its way
-    version: int = 0  # of the store's totals, as last read
+    epoch: str = ""  # of the store's totals, as last read: another one has lost them
+    version: int = 0  # the same
+    floors: dict[AccountName, Spending] = field(default_factory=dict)  # what the store has lost
     unsent: set[AccountName] = field(default_factory=set)  # accounts whose totals workers do not know
 
 
@@ -128,23 +130,34 @@ class Ledger:
 
     # The store
 
-    def take_batch(self, id: str) -> tuple[LedgerBatch, int]:
-        """What to store of a budget, which may be nothing, and the version whose later changes to read. The same batch
+    def take_batch(self, id: str) -> tuple[LedgerBatch, LedgerWindow]:
+        """What to store of a budget, which may be nothing, and its window, whose later changes to read. The same batch
         comes again until it is `stored`."""
         window = self._windows[id]
         if window.batch is None:
             self._last_batch += 1
             window.batch = LedgerBatch(self._last_batch, window.start, window.unstored)
             window.unstored = {}
-        return window.batch, window.version
+        return window.batch, window
 
-    def stored(self, id: str, batch: LedgerBatch, version: int, totals: Mapping[AccountName, Spending]) -> None:
+    def lost(self, id: str) -> None:
+        """The store has lost its totals, and has not taken the batch: send it again with what was known before."""
+        window = self._windows[id]
+        changes = window.batch.changes if window.batch is not None else {}
+        for name, total in window.totals.items():
+            unstored = window.unstored.get(name, NOTHING_SPENT).plus(changes.get(name, NOTHING_SPENT))
+            window.floors[name] = total.plus(unstored.negated())
+        window.epoch, window.version = "", 0
+
+    def stored(
+        self, id: str, batch: LedgerBatch, epoch: str, version: int, totals: Mapping[AccountName, Spending]
+    ) -> None:
         """A batch is stored, and these totals have changed in the store since the version that was named."""
         window = self._windows.get(id)
         if window is None or window.batch is not batch:
             return  # its window has ended
         window.batch = None
-        window.version = version
+        window.epoch, window.version, window.floors = epoch, version, {}
         for name, total in totals.items():
             total = total.plus(window.unstored.get(name, NOTHING_SPENT))
             if window.totals.get(name) != total:

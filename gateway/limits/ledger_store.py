@@ -10,28 +10,42 @@ from pathlib import Path
 from typing import Any
 
 from gateway.limits.budget_window import AccountName, Spending, SpendingByBudget, WindowSpending
-from gateway.limits.ledger import LedgerBatch
+from gateway.limits.ledger import LedgerBatch, LedgerWindow
 from gateway.redis.command import Command, Script
 
 # KEYS: the totals of a budget, its accounts by the version of their last change. ARGV: start of the window, gateway,
-# number of the batch, version, and for each account its name, requests, tokens, spend. Replies: the version, and of
-# each account with changes since the one that was named: name, requests, tokens, spend; -1: the window has ended. The
-# keys have no time to live, so that a Redis whose memory is full evicts others; each window replaces the last one.
+# number of the batch, version, epoch, number of floors; floors, then changes: name, requests, tokens, spend of an
+# account. Replies: the version, the epoch, and of each account with changes since the version that was named: name,
+# requests, tokens, spend. -1: the window has ended; -2: there is another epoch, since Redis has lost the one that was
+# named: then a gateway sends floors, which totals are raised to, and names none. The keys have no time to live, so that
+# a Redis whose memory is full evicts others; each window replaces the last one.
 EXCHANGE = Script(
     """
     local window = redis.call('HGET', KEYS[1], 'window')
     if window and tonumber(window) > tonumber(ARGV[1]) then return {-1} end
     if not window or tonumber(window) < tonumber(ARGV[1]) then
       redis.call('DEL', KEYS[1], KEYS[2])
-      redis.call('HSET', KEYS[1], 'window', ARGV[1])
+      redis.call('HSET', KEYS[1], 'window', ARGV[1], 'epoch', ARGV[2] .. ':' .. ARGV[3])
     end
+    local epoch = redis.call('HGET', KEYS[1], 'epoch')
+    if ARGV[5] ~= '' and ARGV[5] ~= epoch then return {-2} end
     local since = tonumber(ARGV[4])
     local version = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
     if since > version then since = 0 end
     local batch = 'batch:' .. ARGV[2]
-    if #ARGV > 4 and tonumber(redis.call('HGET', KEYS[1], batch) or '0') < tonumber(ARGV[3]) then
+    if #ARGV > 6 and tonumber(redis.call('HGET', KEYS[1], batch) or '0') < tonumber(ARGV[3]) then
       version = redis.call('HINCRBY', KEYS[1], 'version', 1)
-      for index = 5, #ARGV, 4 do
+      local units, first = {'requests:', 'tokens:', 'spend:'}, 7 + 4 * tonumber(ARGV[6])
+      for index = 7, first - 1, 4 do
+        for place, unit in ipairs(units) do
+          local total = redis.call('HGET', KEYS[1], unit .. ARGV[index])
+          if tonumber(total or '0') <= tonumber(ARGV[index + place]) then
+            redis.call('HSET', KEYS[1], unit .. ARGV[index], ARGV[index + place])
+          end
+        end
+        redis.call('ZADD', KEYS[2], version, ARGV[index])
+      end
+      for index = first, #ARGV, 4 do
         local name = ARGV[index]
         redis.call('HINCRBY', KEYS[1], 'requests:' .. name, ARGV[index + 1])
         redis.call('HINCRBY', KEYS[1], 'tokens:' .. name, ARGV[index + 2])
@@ -40,7 +54,7 @@ EXCHANGE = Script(
       end
       redis.call('HSET', KEYS[1], batch, ARGV[3])
     end
-    local reply = {version}
+    local reply = {version, epoch}
     for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. since, '+inf')) do
       local total = redis.call('HMGET', KEYS[1], 'requests:' .. name, 'tokens:' .. name, 'spend:' .. name)
       reply[#reply + 1] = name
@@ -53,24 +67,37 @@ EXCHANGE = Script(
 )
 
 
-def exchange_command(id: str, gateway: str, batch: LedgerBatch, since: int) -> Command:
-    """Store a batch of a budget, and read what has changed since a version; `gateway` names the process."""
-    arguments: list[Any] = [batch.start, gateway, batch.number, since]
-    for name, (requests, tokens, spend) in batch.changes.items():
-        arguments += [_encoded(name), requests, tokens, spend]
+_LOST = -2
+
+
+class TotalsLostError(Exception):
+    """The store has lost its totals, and has taken nothing."""
+
+
+def exchange_command(id: str, gateway: str, batch: LedgerBatch, window: LedgerWindow) -> Command:
+    """Store a batch of a budget, and read what has changed since the window's version; `gateway` names the process."""
+    arguments: list[Any] = [batch.start, gateway, batch.number, window.version, window.epoch, len(window.floors)]
+    for accounts in (window.floors, batch.changes):
+        for name, (requests, tokens, spend) in accounts.items():
+            arguments += [_encoded(name), requests, tokens, spend]
     return EXCHANGE.command([f"pointsman:1:budget:{{{id}}}", f"pointsman:1:budget:{{{id}}}:changes"], arguments)
 
 
-def read_exchange(reply: list[Any]) -> tuple[int, dict[AccountName, Spending]] | None:
-    """The version and the totals; None where the window has ended."""
-    version, *rest = reply
-    if version < 0:
+def read_exchange(reply: list[Any]) -> tuple[str, int, dict[AccountName, Spending]] | None:
+    """The epoch, the version and the totals; None where the window has ended.
+
+    Raises: TotalsLostError.
+    """
+    if reply[0] == _LOST:
+        raise TotalsLostError
+    if reply[0] < 0:
         return None
+    version, epoch, *rest = reply
     totals = {}
     for index in range(0, len(rest), 4):
         name, requests, tokens, spend = rest[index : index + 4]
         totals[_decoded(name)] = Spending(int(requests), int(tokens), int(spend))
-    return version, totals
+    return epoch.decode() if isinstance(epoch, bytes) else epoch, version, totals
 
 
 def _encoded(name: AccountName) -> str:

@@ -14,7 +14,7 @@ from gateway.config.limit_specs import BudgetAmounts, BudgetSpec
 from gateway.control.messages import SetSpending, Spent
 from gateway.limits.budget_window import BILLION, AccountName, Spending, SpendingByBudget
 from gateway.limits.ledger import Ledger
-from gateway.limits.ledger_store import LedgerFile, exchange_command, read_exchange
+from gateway.limits.ledger_store import LedgerFile, TotalsLostError, exchange_command, read_exchange
 from gateway.observability.stats import MAX_SHOWN, BudgetAccountUse, BudgetUse
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import StoreError
@@ -195,15 +195,19 @@ class BudgetLedger:
         batches = [(id, *self.ledger.take_batch(id)) for id in self.ledger.ids]
         if not batches:
             return
-        commands = [exchange_command(id, self._name, batch, version) for id, batch, version in batches]
+        commands = [exchange_command(id, self._name, batch, window) for id, batch, window in batches]
         try:
             replies = await store.call(commands, _CALL_SECONDS)
         except StoreError:
             return
         for (id, batch, _), reply in zip(batches, replies, strict=True):
-            exchanged = None if isinstance(reply, Exception) else read_exchange(reply)
-            if exchanged is not None:
-                self.ledger.stored(id, batch, *exchanged)
+            try:
+                exchanged = None if isinstance(reply, Exception) else read_exchange(reply)
+            except TotalsLostError:
+                self.ledger.lost(id)
+            else:
+                if exchanged is not None:
+                    self.ledger.stored(id, batch, *exchanged)
         self._broadcast_soon()
 
     async def _write(self) -> None:
@@ -218,7 +222,7 @@ class BudgetLedger:
             _log.warning("what budgets have counted is not stored: %s", error)
             return
         for id, batch in batches:
-            self.ledger.stored(id, batch, 0, {})
+            self.ledger.stored(id, batch, "", 0, {})
 
     async def close(self) -> None:
         """Store the rest."""

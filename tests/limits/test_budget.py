@@ -334,6 +334,33 @@ def test_gateways_share_budgets_by_redis(redis_server: RedisServer, tmp_path: Pa
     assert not redis_server.client.ttl("pointsman:1:budget:{day:daily:tenant}") > 0
 
 
+def test_a_redis_that_lost_its_totals_gets_them_back(redis_server: RedisServer) -> None:
+    """Gateways restore what Redis has lost, once, and what they have counted since comes on top."""
+    clock = Clock("2026-11-23T12:00")
+
+    async def scene() -> None:
+        async with stored(redis_server) as store:
+            gateways = [BudgetLedger(Pool(), store, None, Ledger(clock)) for _ in range(2)]
+
+            def known() -> list[Any]:
+                return [each.ledger.totals()[DAILY.id].accounts.get(("a",)) for each in gateways]
+
+            for each in gateways:
+                await each.open([DAILY])
+                each.receive(spent(clock, "a", 5))
+            await until(lambda: known() == [Spending(10, 0, 0)] * 2)
+            redis_server.client.flushall()
+            for each in gateways:
+                each.receive(spent(clock, "a", 1))
+            await until(lambda: known() == [Spending(12, 0, 0)] * 2)
+            for each in gateways:
+                await each.close()
+        totals = redis_server.client.hgetall("pointsman:1:budget:{day:daily:tenant}")
+        assert int(totals['requests:["a"]']) == 12
+
+    asyncio.run(scene())
+
+
 def test_a_batch_that_comes_twice_counts_once(redis_server: RedisServer) -> None:
     """A batch whose reply was lost is sent again under its number; an old window changes nothing."""
     clock = Clock("2026-11-23T12:00")
@@ -344,14 +371,14 @@ def test_a_batch_that_comes_twice_counts_once(redis_server: RedisServer) -> None
         ledger.add(spent(clock, "a", 2).budgets)
         async with stored(redis_server) as store:
             for _ in range(2):
-                batch, version = ledger.take_batch(DAILY.id)
-                [reply] = await store.call([exchange_command(DAILY.id, "g", batch, version)])
-                assert read_exchange(reply) == (1, {("a",): Spending(2, 0, 0)})
+                batch, window = ledger.take_batch(DAILY.id)
+                [reply] = await store.call([exchange_command(DAILY.id, "g", batch, window)])
+                assert read_exchange(reply) == ("g:1", 1, {("a",): Spending(2, 0, 0)})
                 ledger.add(spent(clock, "a", 1).budgets)
-            ledger.stored(DAILY.id, batch, 1, {("a",): Spending(2, 0, 0)})
+            ledger.stored(DAILY.id, batch, "g:1", 1, {("a",): Spending(2, 0, 0)})
             assert ledger.totals()[DAILY.id].accounts == {("a",): Spending(4, 0, 0)}
             batch.start -= 86_400
-            [reply] = await store.call([exchange_command(DAILY.id, "g", batch, 0)])
+            [reply] = await store.call([exchange_command(DAILY.id, "g", batch, window)])
             assert read_exchange(reply) is None
 
     asyncio.run(scene())
