@@ -14,6 +14,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
@@ -169,9 +170,14 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
         return {"models": [_model_json(name, index[name], engines) for name in sorted(index)], "unanswered": unanswered}
 
     @app.post("/models/{name:session}/load", tags=["models"], responses=_ERRORS)
-    async def load(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
+    async def load(name: str, body: ModelControlRequest, caller: Operator) -> JSONResponse:
         """Load a model at all endpoints at the same time. Endpoints that succeeded stay loaded even without a
-        quorum."""
+        quorum. A configuration or files among the parameters are code for the engines, and need the role admin without
+        a scope."""
+        brings_code = any(key == "config" or key.startswith("file:") for key in body.parameters or ())
+        if brings_code and (caller.role < Role.admin or caller.scope):
+            text = "'config' and 'file:' are code that engines run: a key of role admin without a scope may send them"
+            raise HTTPException(403, f"{text}, not that of {caller.name!r}")
         return await _control(control.book.rules, name, "load", body)
 
     @app.post("/models/{name:session}/unload", tags=["models"], responses=_ERRORS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.restricted_apis import RestrictedApis
+from gateway.protocol.restricted_apis import OF_A_PAGE, RestrictedApis, is_change_by_page
 
 # Operations that change an engine, by their names in --allow-control.
 CONTROL_OPERATIONS: dict[Operation, str] = {
@@ -46,6 +46,8 @@ class OperationAccess:
         self, operation: Operation, method: str, headers: Mapping[bytes, bytes], *, is_grpc: bool
     ) -> GatewayError | None:
         """The error of a request that its client may not make. Who has the header of a restricted operation may."""
+        if is_change_by_page(operation, method, headers):
+            return GatewayError(ErrorKind.FORBIDDEN, OF_A_PAGE)
         if operation in (self.grpc if is_grpc else self.http):
             return self.restriction(operation, headers, is_grpc=is_grpc)
         name = CONTROL_OPERATIONS.get(operation)

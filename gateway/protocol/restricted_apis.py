@@ -32,6 +32,26 @@ CATEGORIES: dict[Operation, str] = {
 }
 _NAMES = tuple(dict.fromkeys(CATEGORIES.values()))
 
+# Operations that change what a server serves. Clients that are no browser do them.
+_CHANGES = frozenset(
+    {
+        *(Operation.LOAD, Operation.UNLOAD, Operation.LOGGING, Operation.TRACE, Operation.MODEL_TRACE),
+        Operation.SHARED_MEMORY,
+    }
+)
+# What a browser says of the page that a request comes from (Fetch Standard; Fetch Metadata). Pages of any site can
+# reach the ports of their reader's machine, and need no leave for a POST of plain text.
+ORIGIN, FETCH_SITE = b"origin", b"sec-fetch-site"
+OF_A_PAGE = "a web page may not change what a server serves: the request has the field 'Origin' or 'Sec-Fetch-Site'"
+
+
+def is_change_by_page(operation: Operation, method: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a web page asks for a change. `headers` have names in lower case."""
+    if operation not in _CHANGES or method != "POST":
+        return False
+    return ORIGIN in headers or headers.get(FETCH_SITE, b"none") != b"none"
+
+
 # By category, the header that a request needs and its value.
 Restrictions = Mapping[str, tuple[str, str]]
 

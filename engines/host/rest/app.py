@@ -23,7 +23,7 @@ from gateway.protocol.conversion import control
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi, Operation, read_path
 from gateway.protocol.protobuf import message
-from gateway.protocol.restricted_apis import CATEGORIES
+from gateway.protocol.restricted_apis import CATEGORIES, OF_A_PAGE, is_change_by_page
 
 _NO_PARAMETERS: Mapping[str, str] = {}
 _TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
@@ -76,6 +76,8 @@ class RestApp:
         elif self._restrictions and (header := self._restrictions.missing_header(call.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
             await self._refuse(exchange, ErrorKind.FORBIDDEN, text)
+        elif is_change_by_page(call.operation, exchange.method, exchange.headers):
+            await self._refuse(exchange, ErrorKind.FORBIDDEN, OF_A_PAGE)
         elif exchange.method not in call.verbs:
             await self._refuse(exchange, ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
         elif (answer := self._inferences.get(call.operation)) is not None:

@@ -20,6 +20,7 @@ from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, con
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.restricted_apis import FETCH_SITE, ORIGIN
 from gateway.protocol.sequence import read_text
 from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
 from gateway.wire.memo import Memo, NameCache
@@ -38,6 +39,8 @@ _FEW_DIFFER_IN = HOP_BY_HOP | {
     b"content-type",
     b"expect",
     b"host",
+    ORIGIN,
+    FETCH_SITE,
     b"via",
     b"x-forwarded-host",
     b"x-forwarded-proto",

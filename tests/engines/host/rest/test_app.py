@@ -212,6 +212,20 @@ def test_what_is_wrong_with_the_body_of_a_control_operation(path, body, text):
     assert error_of(send_request("POST", path, body)) == (500, text)
 
 
+@pytest.mark.parametrize(
+    "field", [{"origin": "http://a.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}], ids=str
+)
+@pytest.mark.parametrize(
+    "path", ["/v2/repository/models/adder/load", "/v2/systemsharedmemory/unregister", "/v2/logging"]
+)
+def test_a_web_page_changes_nothing(path, field):
+    """What a browser sends for a page, without asking the host before, changes nothing; its inferences pass."""
+    reply = send_request("POST", path, b"{}", content_type="text/plain", **field)
+    assert error_of(reply)[0] == 403 and "web page" in error_of(reply)[1]
+    assert b"web page" not in send_request("POST", path, b"{}").body
+    assert send_request("POST", INFER, BODY, **field).status == 200
+
+
 def test_restricted_apis():
     """A restricted category requires its header for every method."""
     service = FakeService(rest_inference=("X-Key", "secret"))
