@@ -30,8 +30,6 @@ class BudgetReset(BaseModel):
 
 
 def add_budgets(app: FastAPI, control: ControlPlane) -> None:
-    budgets = control.budgets
-
     @app.get("/budgets", tags=["limits"])
     async def list_budgets(
         _: Viewer,
@@ -42,18 +40,18 @@ def add_budgets(app: FastAPI, control: ControlPlane) -> None:
         """Every budget with what its accounts have spent in the current window, what remains, and when it resets."""
         await control.count()
         refused = control.workers.counters.total().budgets_refused
-        specs = [spec for spec in budgets.specs if name is None or spec.name == name]
+        specs = [spec for spec in control.budgets.specs if name is None or spec.name == name]
         return {"budgets": [_budget_json(control, spec, refused.get(spec.name, 0), account, limit) for spec in specs]}
 
     @app.post("/budgets/{name}/reset", tags=["limits"], responses=_NOT_FOUND)
     async def reset_budget(name: str, reset: BudgetReset, _: Operator) -> Json:
         """Have one account start over before its window ends, in all gateways of one Redis."""
         await control.count()  # with what workers have not reported
-        specs = {spec.name: spec for spec in budgets.specs}
+        specs = {spec.name: spec for spec in control.budgets.specs}
         if name not in specs:
             raise unknown("budget", name, list(specs))
         account = tuple(reset.account)
-        spent = budgets.reset(specs[name], account)
+        spent = control.budgets.reset(specs[name], account)
         if spent is None:
             raise HTTPException(404, f"budget '{name}' has no account {shown(account)!r} in this window")
         await control.count()  # the workers answer after they have it
