@@ -17,6 +17,10 @@ from fastapi.routing import APIRoute
 from starlette.convertors import StringConvertor, register_url_convertor
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gateway.net.sockets import BACKLOG
+
+# Before the next connection is accepted, where one could not be.
+_ACCEPT_SECONDS = 0.1
 # For a request's head to arrive, and for the first request to begin.
 _HEAD_SECONDS = 10.0
 # The longest bodies are rule files: a few seconds on a slow line.
@@ -116,6 +120,8 @@ class AdminServer(uvicorn.Server):
         super().__init__(config)
         self._tls = tls
         self._is_stopping = asyncio.Event()
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Unix sockets are served without TLS."""
@@ -124,12 +130,40 @@ class AdminServer(uvicorn.Server):
         for listener in sockets or ():
             if listener.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(self._connection, sock=listener)
+            elif self._tls is not None:
+                self._keep(self._accepting, self._accept(listener, self._tls))
+                continue
             else:
-                timeout = _HEAD_SECONDS if self._tls is not None else None
-                server = await loop.create_server(
-                    self._connection, sock=listener, ssl=self._tls, ssl_handshake_timeout=timeout
-                )
+                server = await loop.create_server(self._connection, sock=listener)
             self.servers.append(server)
+
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+        """Accept connections with TLS, which count from here on, before their handshake."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:  # the client has left, or there are no descriptors
+                await asyncio.sleep(_ACCEPT_SECONDS)
+                continue
+            if len(self._handshakes) + len(self.server_state.connections) >= _MAX_CONNECTIONS:
+                accepted.close()
+            else:
+                self._keep(self._handshakes, self._handshake(accepted, tls))
+
+    async def _handshake(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(self._connection, accepted, ssl=tls, ssl_handshake_timeout=_HEAD_SECONDS)
+        except OSError:  # ssl.SSLError and the timeout are
+            accepted.close()
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _connection(self) -> _Connection:
         return _Connection(self.config, self.server_state, self.lifespan.state)
@@ -144,6 +178,8 @@ class AdminServer(uvicorn.Server):
     def stop(self) -> None:
         """Have `serve` return once the requests under way have ended."""
         self.should_exit = True
+        for task in (*self._accepting, *self._handshakes):
+            task.cancel()
         self._is_stopping.set()
 
 

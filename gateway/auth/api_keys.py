@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
+from time import time
 
 from gateway.auth.identity import Identity, invalid
 from gateway.config.auth_specs import ApiKeySpec
@@ -38,6 +39,11 @@ class ApiKeys:
             spec.id.encode(): (spec.hash, Identity(Principal(spec.tenant, spec.id), expires_at=spec.expires))
             for spec in specs
         }
+
+    def is_valid(self, id: str) -> bool:
+        """Whether the key with this id may be used on; where the keys are not complete, it may."""
+        known = self._by_id.get(id.encode())
+        return known[1].expires_at > time() if known is not None else self._unknown is _UNREADABLE
 
     def identify(self, credential: bytes) -> Identity | None:
         """Whose key it is; None where it is not one of this form."""

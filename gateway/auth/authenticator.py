@@ -11,6 +11,7 @@ from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
 from gateway.auth.token_verifier import TokenVerifier
 from gateway.config.auth_specs import CREDENTIAL_HEADERS, ApiKeySpec, AuthSpec
 from gateway.net.client_certificate import ClientCertificate
+from gateway.protocol.principal import Principal
 
 Field = tuple[bytes, bytes]
 
@@ -80,6 +81,11 @@ class Authenticator:
         if identity.error is None and len(fields) == 1:
             self._remember(fields[0], identity)
         return identity
+
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether the API key of a verified caller is valid still; other callers were verified for their request."""
+        is_api_key = bool(principal.key) and ":" not in principal.key
+        return not is_api_key or self._keys.is_valid(principal.key)
 
     def identify_certificate(self, certificate: ClientCertificate) -> Identity:
         """Who sends requests without a credential field on a connection with this certificate."""

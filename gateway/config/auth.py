@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,6 +27,8 @@ _KEY = record_of("a key", ApiKeySpec)
 _PREFIXES = ("sub:", "cert:")  # of the keys of callers that are known by a token or a certificate
 # Fields in which no tenant can stand: the gateway reads them, or engines do.
 _OTHER_FIELDS = frozenset({"content-type", "host", "inference-header-content-length", "x-request-id"})
+_ID = re.compile(r"\b[0-9a-f]{12}\b")
+_COMMENT = re.compile(r"(?m)(^|\s)#.*$")
 
 
 def read_key_file(path: Path, reading: Reading) -> tuple[ApiKeySpec, ...]:
@@ -44,6 +47,17 @@ def read_key_file(path: Path, reading: Reading) -> tuple[ApiKeySpec, ...]:
         assert key.location is not None
         reading.declare("key id", key.id, key.location)
     return tuple(keys)
+
+
+def still_named(file: KeyFileSpec) -> tuple[ApiKeySpec, ...]:
+    """The keys whose ids the file still has outside of comments, where its content cannot be read as keys any more. A
+    file that is gone, as while it is being replaced, has removed none."""
+    try:
+        text = read_settled(Path(file.path))[0].decode("utf-8", "replace")
+    except OSError:
+        return file.keys
+    named = set(_ID.findall(_COMMENT.sub("", text)))
+    return tuple(key for key in file.keys if key.id in named)
 
 
 def confined_path(node: Scalar, reading: Reading) -> Path | None:

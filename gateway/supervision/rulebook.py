@@ -10,10 +10,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
 
+from gateway.config.auth import still_named
 from gateway.config.host_access import HostNames
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
@@ -245,16 +247,29 @@ class Rulebook:
             loaded = await asyncio.to_thread(self._judged, self.texts)
             if loaded.rules is None:
                 what = (
-                    "revocations are not applied until the files have no error: clients' old keys, and engines' old "
-                    "credentials, stay in force: %s"
+                    "revocations are not applied until the files have no error: clients' keys whose ids they still "
+                    "have, and engines' old credentials, stay in force: %s"
                 )
                 _log.error(what, "; ".join(map(str, loaded.errors[:3])))
-            if loaded.rules is None or loaded.rules.of_files == before.of_files:
+                return await asyncio.to_thread(self._refuse_removed)
+            if loaded.rules.of_files == before.of_files:
                 return False
             self._use(loaded)
         if self.rules.of_files == before.of_files:
             return False
         _log.info("the keys of clients, or the credentials of engines, have changed")
+        return True
+
+    def _refuse_removed(self) -> bool:
+        """Refuse the keys of clients whose ids the files do not have any more, whatever is wrong with these; returns
+        whether there are any."""
+        rules, auth = self.rules, self.rules.auth
+        files = tuple(replace(file, keys=still_named(file)) for file in auth.keys) if auth is not None else ()
+        if auth is None or files == auth.keys:
+            return False
+        assert self._loaded is not None
+        self._loaded = replace(self._loaded, rules=replace(rules, auth=replace(auth, keys=files)))
+        _log.warning("the keys of clients that damaged files do not have any more are refused")
         return True
 
     def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, **origin: Any) -> None:

@@ -2,14 +2,19 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import trustme
 from starlette.types import Message
 
 from gateway.admin import server
 from gateway.admin.app import make_app
+from gateway.net.listener_tls import ListenerTls, listener_tls
+from gateway.net.server import loop_factory
 from tests.admin.test_app import ACCESS, KEY, State
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -102,6 +107,41 @@ def test_connections_beyond_the_last_are_closed(monkeypatch: pytest.MonkeyPatch)
                 await asyncio.sleep(0.01)
 
     play(scene)
+
+
+def test_handshakes_count_as_connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With TLS a connection counts before its handshake: beyond the limit one is closed at once, and a client that
+    leaves in its handshake frees its place. A request right behind the handshake is answered."""
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 2)
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "it.pem")
+    pem, trusting = str(tmp_path / "it.pem"), ssl.create_default_context()
+    authority.configure_trust(trusting)
+    tls = listener_tls(ListenerTls((pem,), (pem,)), ("http/1.1",))
+
+    async def whole() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        served = server.admin_server(make_app(State(), ACCESS), tls)
+        serving = asyncio.create_task(served.serve([listening]))
+        while not served.started:
+            await asyncio.sleep(0.01)
+        address = listening.getsockname()
+        try:
+            silent = [await asyncio.open_connection(*address) for _ in range(2)]
+            with suppress(ConnectionResetError):
+                assert await (await asyncio.open_connection(*address))[0].read() == b""
+            silent[0][1].close()
+            while True:
+                with suppress(ConnectionError, asyncio.IncompleteReadError):
+                    assert b"200 OK" in await ask(await asyncio.open_connection(*address, ssl=trusting))
+                    break
+            assert not silent[1][0].at_eof()
+        finally:
+            served.stop()
+            await serving
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as the gateway runs it
+        runner.run(asyncio.wait_for(whole(), 60))
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

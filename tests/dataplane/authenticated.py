@@ -10,7 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2
 from gateway.auth.api_keys import make_key
 from gateway.config.rules import load_rules
 from gateway.config.settings import Settings
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.observability.access_log import AccessLog
@@ -59,6 +60,9 @@ class RestEngine:
                 bodies.append(self.rfile.read(int(self.headers.get("content-length", 0))))
                 received.append({name.lower(): value for name, value in self.headers.items()})
                 index = [{"name": name, "state": "READY"} for name in ("m", "secret", "open")]
+                if "/endless/" in self.path:
+                    self._begin()
+                    return
                 is_index = self.path.endswith("/index")
                 self._answer(COMPLETION if "chat" in self.path else index if is_index else RESULT)
 
@@ -69,6 +73,16 @@ class RestEngine:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _begin(self) -> None:
+                """Half of a reply, and nothing more until the gateway has closed the connection."""
+                self.send_response(200)
+                self.send_header("content-length", "100")
+                self.end_headers()
+                self.wfile.write(b"{")
+                self.wfile.flush()
+                with suppress(ConnectionError):
+                    self.rfile.read()
 
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
@@ -150,6 +164,12 @@ class Served:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
+    def progress(self) -> list[Progress]:
+        """The requests under way."""
+        return self.run(  # type: ignore[no-any-return]
+            lambda: [active.progress for connection in self.plane.connections for active in connection.live()]
+        )
+
     def entries(self) -> list[dict[str, Any]]:
         """The access log."""
         access_log = self.plane.request_log.access_log
@@ -184,6 +204,10 @@ class Keys:
         self._file.write_text(self._file.read_text() + "-" + lines[1:])
         self.of[label or tenant], self.ids[label or tenant] = key, id
         return key
+
+    def remove(self, label: str) -> None:
+        entries = self._file.read_text().split("- ")
+        self._file.write_text("- ".join(entry for entry in entries if self.ids[label] not in entry))
 
 
 @contextmanager

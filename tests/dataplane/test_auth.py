@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -451,3 +452,42 @@ def test_a_tenant_keeps_its_arm(scene: Scene) -> None:
     }
     assert len(arms[scene.acme]) == len(arms[scene.zen]) == 1
     assert arms[scene.acme] == arms[scene.acme_new]
+
+
+@pytest.mark.parametrize("http2", [False, True])
+def test_a_reply_under_way_ends_with_its_key(scene: Scene, http2: bool) -> None:
+    """When a key is removed, a reply that has begun for it breaks off; those of other keys go on."""
+    going = scene.keys.add("going", f"going-{http2}")
+    scene.served.use(scene.rules())
+    with (
+        httpx.Client(timeout=60, http1=not http2, http2=http2) as client,
+        client.stream("POST", f"{scene.url}/v2/models/endless/infer", json={}, headers=bearer(going)) as reply,
+        client.stream("POST", f"{scene.url}/v2/models/endless/infer", json={}, headers=bearer(scene.zen)) as other,
+    ):
+        pieces, others = reply.iter_bytes(), other.iter_bytes()
+        assert (next(pieces), next(others)) == (b"{", b"{")
+        scene.keys.remove(f"going-{http2}")
+        scene.served.use(scene.rules())
+        with pytest.raises(httpx.RemoteProtocolError):
+            next(pieces)
+        keys = {entry.principal.key for entry in scene.served.progress() if entry.principal is not None}
+        assert keys == {scene.keys.ids["zen"]}
+
+
+def test_a_stream_ends_with_its_key(scene: Scene) -> None:
+    """A ModelStreamInfer call ends with UNAUTHENTICATED when its key is removed."""
+    going = scene.keys.add("going", "streaming")
+    scene.served.use(scene.rules())
+    messages: queue.Queue[bytes | None] = queue.Queue()
+    messages.put(b"\x0a\x01g")
+    with grpc.insecure_channel(scene.served.address) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        replies = call(iter(messages.get, None), metadata=[("x-api-key", going)], timeout=60)
+        assert next(replies)
+        scene.keys.remove("streaming")
+        scene.served.use(scene.rules())
+        with pytest.raises(grpc.RpcError) as refused:
+            next(replies)
+        messages.put(None)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "has been removed" in refused.value.details()

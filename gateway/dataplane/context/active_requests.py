@@ -11,10 +11,13 @@ from enum import Enum
 from heapq import nsmallest
 from typing import Protocol
 
+from gateway.auth.identity import unauthenticated
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.stats import LiveRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.principal import Principal
+from gateway.routing.steps import Steps
 
 
 class Stage(Enum):
@@ -25,6 +28,9 @@ class Stage(Enum):
     CONNECTING = "connecting"  # a connection to the engine
     REQUESTED = "asking"  # the engine's reply
     ANSWERING = "answering"  # the reply's end
+
+
+_REVOKED = unauthenticated("the API key of this request has been removed, or has expired", "invalid_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Progress:
     model: str = ""
     request_line: tuple[str, str] = ("", "")
     protocol: str = "grpc"
+    principal: Principal | None = None
 
 
 def progress_of(
@@ -53,9 +60,10 @@ def progress_of(
 ) -> Progress:
     plan, id = request.plan, id or request.id or b""
     if plan.error is not None:  # its path names nothing
-        return Progress(stage, since, id, request_line=plan.request_line, protocol="rest")
+        return Progress(stage, since, id, request_line=plan.request_line, protocol="rest", principal=plan.principal)
     facts = plan.facts
-    return Progress(stage, since, id, route_target, endpoint, facts.model, plan.request_line, facts.protocol)
+    line = plan.request_line
+    return Progress(stage, since, id, route_target, endpoint, facts.model, line, facts.protocol, plan.principal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,22 @@ def cancel_requests(connections: Iterable[Connection], worker: int, id: str) -> 
     for active in matches:
         active.cancel(GatewayError(ErrorKind.CANCELLED, "an operator has cancelled this request"))
     return len(matches)
+
+
+def end_revoked(connections: Iterable[Connection], is_valid: Callable[[Principal], bool]) -> Steps[None]:
+    """End the requests under way whose callers' keys are no longer valid, in steps between which others are served."""
+    judged: dict[str, bool] = {}
+    for connection in list(connections):
+        for active in connection.live():
+            principal = active.progress.principal
+            if principal is None:
+                continue
+            key = principal.key
+            if key not in judged:
+                judged[key] = is_valid(principal)
+            if not judged[key]:
+                active.cancel(_REVOKED)
+        yield
 
 
 def _all(connections: Iterable[Connection]) -> Iterator[tuple[str, ActiveRequest]]:

@@ -14,7 +14,7 @@ from weakref import finalize
 from gateway.config.auth_specs import ApiKeySpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.context.active_requests import Connection
+from gateway.dataplane.context.active_requests import Connection, end_revoked
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallReader
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
 from gateway.dataplane.context.call_head import CallReader
@@ -63,6 +63,8 @@ if TYPE_CHECKING:  # a worker without Redis need not load its client
 NO_CHANGES: Mapping[Key, Any] = MappingProxyType({})
 # How often connections are checked for being silent too long.
 _SWEEP_SECONDS = 1.0
+# Between two looks at the keys of requests under way, where they do not change: one may have expired.
+_REVOCATION_SECONDS = 10.0
 # Ids made at a time: a call of the kernel costs as much as twenty of them.
 _IDS_AT_ONCE = 256
 _CONDITIONS = {condition.value: condition for condition in Readiness}
@@ -133,6 +135,7 @@ class DataPlane:
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._keys: tuple[Collection[ApiKeySpec], bool] = (), False  # in Redis, and whether they are current
+        self._judged_at = 0.0  # when the keys of the requests under way were last looked at
         self._weights, self._runs = NO_WEIGHTS, NO_RUNS
         # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
         self._next: Snapshot | None = None
@@ -196,6 +199,7 @@ class DataPlane:
 
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._judged_at = 0.0
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
         self.limiter.use(snapshot.limits)
@@ -248,6 +252,7 @@ class DataPlane:
     def set_keys(self, keys: Collection[ApiKeySpec], *, is_current: bool) -> None:
         """Take over the API keys in Redis; what heads were found to be by other keys is forgotten."""
         self._keys = keys, is_current
+        self._judged_at = 0.0
         self._use_readers()
 
     def set_health(self, health: Health, models: Models | None = None) -> None:
@@ -342,6 +347,10 @@ class DataPlane:
         for connection in list(self.connections):
             connection.sweep(now)
         self._start(self._sweep_endpoints(now))
+        identification = self.snapshot.identification
+        if identification is not None and now - self._judged_at > _REVOCATION_SECONDS:
+            self._judged_at = now
+            self._start(end_revoked(self.connections, identification.is_valid))
         self._descriptors.look()
         reload_changed()
         self.wheel.rest()

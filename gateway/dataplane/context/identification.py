@@ -76,6 +76,10 @@ class Identification:
         """Admit the keys in Redis, where the rules say so."""
         self._authenticator.use_stored_keys(keys, is_current=is_current)
 
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether requests of a caller that was verified before may go on."""
+        return self._authenticator.is_valid(principal)
+
     def of(self, peer: Peer) -> Identification:
         """The same for one connection: its address may be trusted to name the tenant, its certificate is its caller."""
         it = self._of_proxies if self._of_proxies is not None and self._is_trusted(peer.peer) else self

@@ -114,7 +114,9 @@ class LocalCall(ClientCall):
         if self._is_over:
             return None
         stage = Stage.ANSWERING if self._has_begun else Stage.REQUESTED if self._has_ended else Stage.READING
-        return Progress(stage, self._started_at, self.request_id, request_line=self._head.plan.request_line)
+        plan = self._head.plan
+        line, principal = plan.request_line, plan.principal
+        return Progress(stage, self._started_at, self.request_id, request_line=line, principal=principal)
 
     def _credit(self) -> None:
         owed, self._owed = self._owed, 0

@@ -137,7 +137,14 @@ class StreamCall(ClientCall):
         model = names.model.decode("utf-8", "replace") if names is not None else ""
         url = next((backend.url for backend in self._backends.values() if backend.url), "")
         return Progress(
-            stage, self._started_at, self.request_id, route_target, url, model, self._head.plan.request_line
+            stage,
+            self._started_at,
+            self.request_id,
+            route_target,
+            url,
+            model,
+            self._head.plan.request_line,
+            principal=self._head.plan.principal,
         )
 
     def send_only(self, message: bytes, names: Names) -> None:

@@ -104,8 +104,8 @@ class UnaryCall(CallHandler):
             return None
         names = self._message.names if self._message is not None else None
         model = names.model.decode("utf-8", "replace") if names is not None else ""
-        request_id, request_line = self.head.id or b"", self.head.plan.request_line
-        return Progress(Stage.READING, self.started_at, request_id, model=model, request_line=request_line)
+        request_id, line, principal = self.head.id or b"", self.head.plan.request_line, self.head.plan.principal
+        return Progress(Stage.READING, self.started_at, request_id, model=model, request_line=line, principal=principal)
 
     def cancel(self, error: GatewayError) -> None:
         if not self._is_over:

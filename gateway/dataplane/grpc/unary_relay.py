@@ -178,6 +178,7 @@ class UnaryRelay(GrpcFront, CallHandler):
             attempts.url,
             model,
             request_line,
+            principal=self._head.plan.principal,
         )
 
     def cancel(self, error: GatewayError) -> None:
