@@ -59,6 +59,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
 )
 
 _TIMEOUT_SECONDS = 10.0
+_BLANKS = "\n\t"
 _USER_INFO = re.compile(r"(?<=//)[^/]*@")
 
 # A cell is a Text where it has a colour. Names and addresses are not markup: [fe80::1] would be read as such.
@@ -200,7 +201,7 @@ def _at_gateway(command: Command) -> Command:
 
 
 def refused(reason: str) -> typer.Exit:
-    typer.echo(f"Refused: {reason}", err=True)
+    typer.echo(f"Refused: {printable(reason, keep=_BLANKS)}", err=True)
     return typer.Exit(1)
 
 
@@ -228,9 +229,9 @@ def console() -> Console:
     return output
 
 
-def _escaped(text: str) -> str:
-    """A text without control characters for the terminal."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+def printable(text: str, keep: str = "") -> str:
+    """A text without control characters for the terminal, but those to keep: clients may have written it."""
+    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
 
 
 def print_table(columns: tuple[str, ...], rows: list[Row], empty: str) -> None:
@@ -243,7 +244,7 @@ def print_table(columns: tuple[str, ...], rows: list[Row], empty: str) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")  # a narrow terminal wraps an address instead of cutting it
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_escaped(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
     output.print(table)
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.admin_client import Gateway, GatewayTyper, console, moment
+from gateway.cli.admin_client import Gateway, GatewayTyper, console, moment, printable
 
 app = GatewayTyper(help="List, show, export or delete the conversations that a running gateway stores.")
 
@@ -30,7 +30,9 @@ def list_all(gateway: Gateway) -> None:
             if (each["tenant"], each["session"]) not in known:
                 known.add((each["tenant"], each["session"]))
                 numbers = (str(each[name]) for name in ("revision", "tokens", "bytes"))
-                table.add_row(Text(each["session"]), Text(each["tenant"]), moment(each["updated"]), *numbers)
+                table.add_row(
+                    Text(printable(each["session"])), Text(printable(each["tenant"])), moment(each["updated"]), *numbers
+                )
         cursor = page["cursor"]
     to = console()
     to.print(table if known else "The gateway keeps no conversation.")
@@ -47,7 +49,7 @@ def show(gateway: Gateway, session: Session, tenant: Tenant = "") -> None:
         engine = turn.get("engine", "")
         about = f"{moment(turn['created'])}, {turn['tokens']} tokens{' (estimated)' if turn.get('estimated') else ''}"
         notes = ", ".join(filter(None, (engine, turn.get("arm", ""), about, "cut off" if turn.get("cut") else "")))
-        to.print(Text(turn["role"], style="bold").append(f"  {notes}", style="dim not bold"))
+        to.print(Text(turn["role"], style="bold").append(f"  {printable(notes)}", style="dim not bold"))
         to.print(Text(_text_of(turn)))
 
 
@@ -70,4 +72,4 @@ def _text_of(turn: dict[str, Any]) -> str:
     if not isinstance(content, str):
         content = " ".join(part.get("text") or f"<{part['type']}>" for part in content)
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in turn.get("tool_calls") or ()]
-    return "\n".join(filter(None, (content, *calls)))
+    return printable("\n".join(filter(None, (content, *calls))), keep="\n\t")
