@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
@@ -146,7 +147,39 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
     return in_own_turn(client, handler, size), body.held()
 
 
-class SessionLookup(DeferredHandler):
+class LookupHandler(DeferredHandler):
+    """Holds the body while something is looked up that its head asks for; the client waits meanwhile."""
+
+    def __init__(self, client: Client, request: Request) -> None:
+        super().__init__(client, request)
+        self._is_started = False
+        self._is_over = False  # the client is gone
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Look it up; `_go_on` follows, unless the client is gone."""
+
+    def _chosen(self) -> Chosen | None:
+        if not self._is_started:
+            self._is_started = True
+            self._start()
+        if not self._body.is_complete:
+            self._client.pause_body()
+        return None
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        self._is_over = True
+        super().client_gone(reason, status)
+
+    def _go_on(self, choose: Callable[[bytes], Chosen]) -> None:
+        """Pass on to the handler that `choose` makes, given the body that has come."""
+        chosen = choose(self._body.held())
+        if not self._body.is_complete:
+            self._client.resume_body()
+        self._pass_on(chosen)
+
+
+class SessionLookup(LookupHandler):
     """Holds the body of a request of a session that this worker has not seen, while Redis looks up the session's place
     and its arm, a few milliseconds at most."""
 
@@ -163,30 +196,16 @@ class SessionLookup(DeferredHandler):
         self._route_target = route_target
         self._session = session
         self._choose = choose
-        self._is_started = False
-        self._is_over = False  # the client is gone
 
-    def _chosen(self) -> Chosen | None:
-        if not self._is_started:
-            self._is_started = True
-            if self._request.timing is not None:
-                self._request.timing.lookup_at = monotonic()
-            self._client.plane.affinity.find(self._route_target, self._session, self._go_on)
-        if not self._body.is_complete:
-            self._client.pause_body()
-        return None
+    def _start(self) -> None:
+        if self._request.timing is not None:
+            self._request.timing.lookup_at = monotonic()
+        self._client.plane.affinity.find(self._route_target, self._session, self._found)
 
-    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        self._is_over = True
-        super().client_gone(reason, status)
-
-    def _go_on(self, route_target: RouteTarget) -> None:
+    def _found(self, route_target: RouteTarget) -> None:
         if self._is_over:
             return
         timing = self._request.timing
         if timing is not None:
             timing.waited += monotonic() - timing.lookup_at
-        chosen = self._choose(route_target, self._body.held())
-        if not self._body.is_complete:
-            self._client.resume_body()
-        self._pass_on(chosen)
+        self._go_on(partial(self._choose, route_target))

@@ -12,7 +12,7 @@ from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.dispatch.deferred_handler import Chosen, DeferredHandler
+from gateway.dataplane.dispatch.deferred_handler import Chosen, LookupHandler
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import RefusedCall
 from gateway.protocol.errors import GatewayError
@@ -20,7 +20,7 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 
-class VerificationHandler(DeferredHandler):
+class VerificationHandler(LookupHandler):
     """Holds the body of a request while its caller's token is verified."""
 
     def __init__(
@@ -34,27 +34,20 @@ class VerificationHandler(DeferredHandler):
         self._error = error
         self._again = request.again
         self._handler_for = handler_for
-        self._is_started = False
-        self._is_over = False
 
-    def _chosen(self) -> Chosen | None:
-        if not self._is_started:
-            self._is_started = True
-            self._error.verify(self._go_on)
-        if not self._body.is_complete:
-            self._client.pause_body()
-        return None
+    def _start(self) -> None:
+        self._error.verify(self._verified)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._is_over = True
         handler = self._handler or ErrorHandler(self._client, self._request, self._error)
         handler.client_gone(reason, status)
 
-    def _go_on(self) -> None:
-        if self._is_over:
-            return
-        if not self._body.is_complete:
-            self._client.resume_body()
+    def _verified(self) -> None:
+        if not self._is_over:
+            self._go_on(self._choose)
+
+    def _choose(self, body: bytes) -> Chosen:
         handler: Handler
         try:
             request = self._again()
@@ -63,7 +56,7 @@ class VerificationHandler(DeferredHandler):
             handler = self._handler_for(self._client, request)
         except GatewayError as error:
             handler = ErrorHandler(self._client, self._request, error)
-        self._pass_on((handler, self._body.held()))
+        return handler, body
 
 
 class UnverifiedCall(CallHandler):
