@@ -252,7 +252,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "max_streams": ("Concurrent gRPC calls per connection.", {"min": 1}),
         "max_resets": ("gRPC calls that one connection may reset in a burst.", {"min": 1}),
         "max_connections": ("Client connections per worker; 0: no limit.", {"min": 0}),
-        "max_connections_per_address": (
+        "max_per_address": (
             "Client connections of one address per worker; 0: no limit. Behind a proxy, all clients have its address.",
             {"min": 0},
         ),

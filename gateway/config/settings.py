@@ -54,7 +54,7 @@ class Limits:
     max_resets: int = 2000  # gRPC calls that one connection may break off in a burst, a twentieth of it each second
     max_connections: int = 10_000  # client connections per worker (0: as many as the system allows)
     # Those of one address (0: any number; behind a proxy, all clients have its address)
-    max_connections_per_address: int = 0
+    max_per_address: int = 0
     # Bytes a second that a request's body comes at, and that a reply is read at, at the least, on average: 408, or the
     # connection ends (0: any).
     min_rate: int = 240

@@ -198,18 +198,18 @@ def test_silent_clients(tmp_path: Path) -> None:
 
 
 def test_connections_of_an_address(tmp_path: Path) -> None:
-    """A client above --max-connections-per-address gets 503, and clients of other addresses are served."""
+    """A client above --max-per-address gets 503, and clients of other addresses are served."""
 
     async def scene() -> None:
         engine = Engine()
         await engine.start()
-        async with grpc_stage(rules(engine), tmp_path, limits={"max_connections_per_address": 2}) as it:
+        async with grpc_stage(rules(engine), tmp_path, limits={"max_per_address": 2}) as it:
             assert (await (await it.client()).ask(post())).status == 200
             await it.client()  # which sends nothing
             await until(lambda: len(it.plane.connections) == 2)
             reply = await (await it.client()).reply()
             assert (reply.status, reply.reason) == (503, "overloaded")
-            assert b"--max-connections-per-address" in reply.body
+            assert b"--max-per-address" in reply.body
             if sys.platform == "linux":  # where all of 127/8 is this host
                 other = await it.client(local_addr=("127.0.0.2", 0))
                 assert (await other.ask(post())).status == 200

@@ -150,11 +150,11 @@ class DataPlane:
         """Why a new connection of this address is refused; None where it is not. Lingering connections do not count:
         many refused clients must not keep others out."""
         limits = self.settings.limits
-        most, most_of_address = limits.max_connections, limits.max_connections_per_address
+        most, most_of_address = limits.max_connections, limits.max_per_address
         if most and len(self.connections) - self.num_lingering >= most:
             return GatewayError(ErrorKind.OVERLOADED, f"{most} connections are open already (--max-connections)")
         if most_of_address and sum(each.peer == peer for each in self.connections) >= most_of_address:
-            what = f"{most_of_address} connections of this address are open already (--max-connections-per-address)"
+            what = f"{most_of_address} connections of this address are open already (--max-per-address)"
             return GatewayError(ErrorKind.OVERLOADED, what)
         return None
 
