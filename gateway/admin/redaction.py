@@ -8,10 +8,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
+from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError
+
+from gateway.yaml.nodes import compose
 
 Json = Any
 
 _REDACTED = "***"
+_HEADERS = "headers"  # that an engine gets: any of them may be a credential
 _MAX_TEXT = 1000
 _MAX_ITEMS = 100
 _MAX_DEPTH = 12
@@ -19,10 +23,11 @@ _MAX_DEPTH = 12
 # "max_tokens" and "requests_per_second" are no secrets; "api_key", "x-token" and "authorization" are.
 _WORDS = r"(?:api)?(?:key|token|secret|password|passwd|authorization|cookie|credentials?)"
 _SECRET = re.compile(rf"(?:^|[-_.]){_WORDS}$", re.IGNORECASE)
-# The same inside a text such as a rule file: the rest of the line is removed, and of a block scalar all indented lines.
+# The same inside a text: the rest of the line is removed, and of a block scalar all indented lines.
 _LINE = re.compile(
     rf"((?<![A-Za-z0-9]){_WORDS}[\"']?\s*[:=]\s*)(?=\S)(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)", re.IGNORECASE
 )
+_COMMENT = re.compile(r"#[^\r\n]*")
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.I)
 _OUR_KEY = re.compile(r"\bpm[is]?-[0-9a-f]{8,12}-[A-Za-z0-9_-]+")
 _IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
@@ -75,13 +80,46 @@ def _text(text: str) -> str:
     return redacted_text(text)
 
 
+def redacted_rules(text: str) -> str:
+    """The text of a rule file without the values of keys that name secrets, and of headers for engines, however YAML
+    writes them: block scalars, lists, anchors, lines that go on."""
+    text = text.removeprefix("\ufeff")
+    try:
+        root = compose(text)
+    except YAMLError:
+        return "# not shown: this text is no YAML, so what is secret in it is not known\n"
+    spans: set[tuple[int, int]] = set()
+    if root is not None:
+        _add_spans(root, False, spans, set())
+    for start, end in sorted(spans, reverse=True):
+        end = start + len(text[start:end].rstrip())
+        text = text[:start] + _REDACTED + text[end:]
+    return _without_keys(_COMMENT.sub(lambda comment: redacted_text(comment[0]), text))
+
+
+def _add_spans(node: Node, is_secret: bool, spans: set[tuple[int, int]], seen: set[tuple[int, bool]]) -> None:
+    """Add where the text has the secret scalars below a node. An alias is the node that it names."""
+    if (id(node), is_secret) in seen:
+        return
+    seen.add((id(node), is_secret))
+    if isinstance(node, ScalarNode):
+        if is_secret and node.end_mark.index > node.start_mark.index:
+            spans.add((node.start_mark.index, node.end_mark.index))
+    elif isinstance(node, SequenceNode):
+        for item in node.value:
+            _add_spans(item, is_secret, spans, seen)
+    elif isinstance(node, MappingNode):
+        for key, value in node.value:
+            name = key.value if isinstance(key, ScalarNode) else ""
+            _add_spans(value, is_secret or name == _HEADERS or bool(_SECRET.search(name)), spans, seen)
+
+
 def redacted_text(text: str) -> str:
-    """A text such as a rule file without the values that follow names of secrets."""
-    for pattern, replacement in (
-        (_LINE, r"\1" + _REDACTED),
-        (_BEARER, r"\1 " + _REDACTED),
-        (_OUR_KEY, _REDACTED),
-        (_IN_URL, r"\1***@"),
-    ):
-        text = pattern.sub(replacement, text)
-    return text
+    """A text without the values that follow names of secrets."""
+    return _without_keys(_LINE.sub(r"\1" + _REDACTED, text))
+
+
+def _without_keys(text: str) -> str:
+    """A text without what is a key by its own form."""
+    text = _OUR_KEY.sub(_REDACTED, _BEARER.sub(r"\1 " + _REDACTED, text))
+    return _IN_URL.sub(r"\1***@", text)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from gateway.admin.api_keys import Caller, Role
 from gateway.admin.auth import Admin, Viewer
 from gateway.admin.errors import problems_json
-from gateway.admin.redaction import redacted_text
+from gateway.admin.redaction import redacted_rules
 from gateway.rule_versions.version import RulesRefused, Version, diff_texts
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.rulebook import Rulebook
@@ -139,7 +139,7 @@ def _readable(caller: Caller, texts: Mapping[str, str], masked: bool = False) ->
     """Rule files as a caller may read them: secrets in them are redacted for all but admins, and where `masked`."""
     if caller.role >= Role.admin and not masked:
         return dict(texts)
-    return {name: redacted_text(text) for name, text in texts.items()}
+    return {name: redacted_rules(text) for name, text in texts.items()}
 
 
 def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:

@@ -95,11 +95,16 @@ def describe(node: Node) -> str:
             return "one value"
 
 
+def compose(text: str) -> yaml.Node | None:
+    """PyYAML's nodes of a text, with their marks in it; None where it is empty. Raises: yaml.YAMLError."""
+    return yaml.compose(text, Loader=_Loader)
+
+
 def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: list[Problem]) -> Node:
     """Parse one YAML document; findings go to `problems`, and invalid parts become `Invalid`."""
     start = Location(file, 1, 1)
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        root = compose(text)
         if root is None:
             return Scalar("", True, start)
         return _Conversion(file, environment, problems).convert(root)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.redaction import redacted, redacted_body
+from gateway.admin.redaction import redacted, redacted_body, redacted_rules
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,43 @@ def test_depth_is_bounded() -> None:
     for _ in range(50):
         value = [value]
     assert str(redacted(value)).count("[") == 13
+
+
+SECRET = "s3cret"
+RULES = {
+    "on its line": "api_key: s3cret",
+    "behind a comment": "api_key:   # of the team\n  s3cret\n",
+    "block": "api_key: |-\n  s3cret\n",
+    "anchored block": "api_key: &k |-\n  s3cret\nother: *k\n",
+    "anchor elsewhere": "x: &k s3cret\nengines: {a: {api_key: *k}}\n",
+    "a line that goes on": 'api_key: "a\\\n  s3cret"\n',
+    "folded": "api_key: >\n  a\n  s3cret\n\nb: 1\n",
+    "plain on two lines": "api_key: a\n  s3cret\n",
+    "list": "match:\n  header:\n    x-api-key:\n      - a\n      - s3cret\n",
+    "flow list on two lines": "match: {header: {x-api-key: [a,\n  s3cret]}}\n",
+    "a key in quotes": "'api_key':\n    's3cret'\n",
+    "a question mark": "? api_key\n: s3cret\n",
+    "any header": "engines: {a: {headers: {X-Team: s3cret}}}\n",
+    "beyond the first plane": "b: \U0001f600\U0001f600\U0001f600\U0001f600\napi_key:\n  s3cret\n",
+    "behind a byte order mark": "\ufeffapi_key:\n  s3cret\n",
+    "no YAML": "api_key:\n  s3cret\n b: {",
+    "an anchor in itself": "api_key: &a [s3cret, *a]\n",
+}
+
+
+@pytest.mark.parametrize("text", RULES.values(), ids=RULES)
+def test_viewers_get_rules_without_secrets(text: str) -> None:
+    """However YAML writes the value of a secret's key, it is cut."""
+    assert SECRET not in redacted_rules(text)
+
+
+def test_the_rest_of_the_rules_stays() -> None:
+    """Only values are cut, and what looks like a key in comments and addresses."""
+    text = (
+        "# ü, before: api_key: s3cret\nengines:\n  a: {api_key: s3cret, endpoints: ['http://me:s3cret@e:1']}\n"
+        "  b:\n    api_key: |\n      s3cret\n    url: u  # pm-01234567-abc\nroutes: []\n"
+    )
+    assert redacted_rules(text) == (
+        "# ü, before: api_key: ***\nengines:\n  a: {api_key: ***, endpoints: ['http://***@e:1']}\n"
+        "  b:\n    api_key: ***\n    url: u  # ***\nroutes: []\n"
+    )
