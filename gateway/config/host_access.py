@@ -8,6 +8,7 @@ what the gateway's user can read.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from gateway.yaml.readers import Reading
 # A file that changed so recently may be written still: its reader waits, and looks again.
 _SETTLED_SECONDS = 0.25
 _MAX_LOOKS = 8
+# What is shorter is no secret, but may be a part of any word.
+_MIN_SECRET_LENGTH = 6
+_USER = re.compile(r"(?<=//)[^/\s'@]+@|[^\s/'@:]+:[^\s/'@]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,15 @@ class Environment(Mapping[str, str]):
             )
         self.read.add(name)
         return self.values_by_name[name]
+
+    def without_values(self, message: str) -> str:
+        """A message that names variables in place of their values, which may be secrets, and no user of a URL."""
+        values = {name: self.values_by_name.get(name, "") for name in self.read}
+        for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+            if len(value) >= _MIN_SECRET_LENGTH:
+                for written in (value, repr(value)[1:-1]):
+                    message = message.replace(written, f"${{{name}}}")
+        return _USER.sub("***@", message)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name)

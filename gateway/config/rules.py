@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,7 +96,8 @@ def _load(
     _check_together(rules, paths, reading)
     _check_tls_files(rules, reading)
     names = {str(file.path): order for order, file in enumerate(files)}
-    found = dict.fromkeys(problems)  # findings behind an anchor repeat at each use
+    cleared = [replace(problem, message=environment.without_values(problem.message)) for problem in problems]
+    found = dict.fromkeys(cleared)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
     host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files))

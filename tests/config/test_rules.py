@@ -229,3 +229,29 @@ def test_many_unknown_names_are_quick(load: Load, monkeypatch: pytest.MonkeyPatc
     assert errors[0].message.startswith("unknown engine 'x0'; known: engine-0, engine-1, ")
     assert errors[0].message.endswith(", engine-49 and 10 more")
     assert errors[-1].message == "unknown engine 'x499'"
+
+
+SECRETS = {
+    "in a URL": ("http://svc:${PASSWORD}@host:8000", {"PASSWORD": "hunter2222"}),
+    "a whole URL": ("${URL}", {"URL": "http://svc:hunter2222@host:8000/x"}),
+    "without a scheme": ("${URL}", {"URL": "svc:hunter2222@host:8000"}),
+    "with what a message escapes": ("http://${PASSWORD}@host", {"PASSWORD": "hunter2222'\\\u0007"}),
+    "written in the file": ("http://svc:hunter2222@host:8000", {}),
+}
+
+
+@pytest.mark.parametrize(("url", "environment"), SECRETS.values(), ids=SECRETS)
+def test_findings_quote_no_secrets(tmp_path: Path, url: str, environment: dict[str, str]) -> None:
+    """A finding names the variable in place of its value, which may be a secret; no URL's user is quoted."""
+    path = tmp_path / "rules.yaml"
+    path.write_text("version: 1\nengines: {e: {endpoints: '" + url + "'}}\n" + ROUTE)
+    (finding,) = lines(load_rules([path], environment))
+    assert "hunter2222" not in finding and ("***@" in finding or "${" in finding)
+
+
+def test_findings_quote_short_values(tmp_path: Path) -> None:
+    """What is too short for a secret is quoted as it is read."""
+    path = tmp_path / "rules.yaml"
+    path.write_text("version: 1\nengines: {e: {endpoints: 'http://a', timeout: '${WAIT}'}}\n" + ROUTE)
+    (finding,) = lines(load_rules([path], {"WAIT": "5x"}))
+    assert "'5x' is not a duration" in finding
