@@ -20,12 +20,14 @@ _MAX_TEXT = 1000
 _MAX_ITEMS = 100
 _MAX_DEPTH = 12
 
-# "max_tokens" and "requests_per_second" are no secrets; "api_key", "x-token" and "authorization" are.
+# "max_tokens" and "requests_per_second" are no secrets; "api_key", "x-token", "authorization" and "clientSecret" are.
 _WORDS = r"(?:api)?(?:key|token|secret|password|passwd|authorization|cookie|credentials?)"
-_SECRET = re.compile(rf"(?:^|[-_.]){_WORDS}$", re.IGNORECASE)
+_CAMEL = r"(?<=[a-z0-9])(?:API)?(?:Key|Token|Secret|Password|Passwd|Authorization|Cookie|Credentials?)"
+_SECRET = re.compile(rf"(?i:(?:^|[-_.]){_WORDS})$|{_CAMEL}$")
 # The same inside a text: the rest of the line is removed, and of a block scalar all indented lines.
 _LINE = re.compile(
-    rf"((?<![A-Za-z0-9]){_WORDS}[\"']?\s*[:=]\s*)(?=\S)(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)", re.IGNORECASE
+    rf"((?:(?<![A-Za-z0-9])(?i:{_WORDS})|{_CAMEL})\\*[\"']?\s*[:=]\s*)(?=\S)"
+    r"(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)"
 )
 _COMMENT = re.compile(r"#[^\r\n]*")
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.I)

@@ -37,6 +37,18 @@ def inflated(coding: bytes, data: bytes, most: int) -> bytes:
     return inflate(data, most)
 
 
+def deflated(coding: bytes, data: bytes) -> bytes:
+    """The body in its coding, quickly rather than small.
+
+    Raises: LookupError where the coding is none that is done here.
+    """
+    wbits = _DEFLATE_BITS.get(coding)
+    if wbits is None:
+        raise LookupError(coding)
+    compressor = zlib.compressobj(1, zlib.DEFLATED, wbits)
+    return compressor.compress(data) + compressor.flush()
+
+
 def _gunzip(data: bytes, most: int) -> bytes:
     """All members, as RFC 1952 section 2.2 has them."""
     pieces: list[bytes] = []
@@ -100,6 +112,7 @@ def _brotli() -> Any:
     return brotli
 
 
+_DEFLATE_BITS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _DEFLATE}
 _INFLATE: dict[bytes, Callable[[bytes, int], bytes]] = {
     b"gzip": _gunzip,
     b"x-gzip": _gunzip,  # an old name of it (RFC 9110 section 8.4.1.3)

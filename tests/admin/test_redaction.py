@@ -12,6 +12,12 @@ from gateway.admin.redaction import redacted, redacted_body, redacted_rules
     [
         ({"api_key": "s", "x-api-key": "s", "apiKey": "s", "Authorization": "s", "session_token": "s"},) * 1
         + ({"api_key": "***", "x-api-key": "***", "apiKey": "***", "Authorization": "***", "session_token": "***"},),
+        (
+            {"clientSecret": "s", "openaiAPIKey": "s", "accessToken": "s", "maxTokens": 5, "tokenizer": "t"},
+            {"clientSecret": "***", "openaiAPIKey": "***", "accessToken": "***", "maxTokens": 5, "tokenizer": "t"},
+        ),
+        ({"config": '{"clientSecret": "s3"}'}, {"config": '{"clientSecret": ***'}),
+        ('{"text": "{\\"apiKey\\": \\"s3\\"}"}', '{"text": "{\\"apiKey\\": ***'),
         ({"max_tokens": 5, "requests_per_second": 1.5, "monkey": "b"},) * 2,
         ({"headers": [{"cookie": {"a": "s"}}]}, {"headers": [{"cookie": "***"}]}),
         ("engines:\n  a:\n    api_key: s3cret\n    url: u", "engines:\n  a:\n    api_key: ***\n    url: u"),

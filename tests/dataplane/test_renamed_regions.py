@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -204,7 +205,8 @@ def test_engines_get_registrations_written_anew(tmp_path: Path, memory: str) -> 
         await engine.start()
         async with stage(RULES.format(url=engine.url), tmp_path) as it:
             assert (await it.ask(post(f"/v2/{memory}sharedmemory/region/x/register", body))).status == 200
-            assert json.loads(engine.received[-1].body) == written
+            (registered,) = [each for each in engine.received if each.line.startswith("POST")]
+            assert json.loads(registered.body) == written
         engine.stop()
 
     run(scene())
@@ -266,6 +268,52 @@ def test_principals_have_regions_of_their_own(tmp_path: Path) -> None:
                 assert (name == at) is (at is not None) and name != "r"
                 assert (await it.ask(post("/v2/repository/models/m/load", b"{}", authorization))).status == 200
             assert [record.principal for record in records] == [f"{each} {keys.ids[each]}" for each in ("acme", "zen")]
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("tail", [b"", b"tail"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_names_in_compressed_bodies(tmp_path: Path, coding: str, tail: bytes) -> None:
+    """A compressed body has its names renamed too, so that clients that compress use their own regions."""
+    compress, undo = (gzip.compress, gzip.decompress) if coding == "gzip" else (zlib.compress, zlib.decompress)
+    fields = [f"Content-Encoding: {coding}"]
+    fields += [f"Inference-Header-Content-Length: {len(TEXT)}"] if tail else []
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            assert (await it.ask(post(INFER, compress(TEXT + tail), *fields))).status == 200
+            (received,) = engine.received
+            assert undo(received.body) == RENAMED + tail
+            assert received.value("content-length") == str(len(received.body))
+            assert received.value("inference-header-content-length") == (str(len(RENAMED)) if tail else None)
+        engine.stop()
+
+    run(scene())
+
+
+def test_of_two_registrations_at_once_none_shares_an_object(tmp_path: Path) -> None:
+    """Another client registers the object between the check and the registration: the later one is undone."""
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        is_registered = any("/register " in each.line for each in engine.received)
+        listed = [{"name": "r", "key": "/other"}] if is_registered else []
+        body = json.dumps(listed).encode() if "/status " in engine.received[-1].line else b""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            reply = await it.ask(post("/v2/systemsharedmemory/region/x/register", b'{"key": "/other", "byte_size": 1}'))
+            assert reply.status == 403 and b"another client" in reply.body
+            done = [received.line.split()[1].rpartition("/")[2] for received in engine.received]
+            assert done == ["status", "register", "status", "unregister"]
         engine.stop()
 
     run(scene())

@@ -229,21 +229,41 @@ class FleetOperation(LocalHandler):
                 path.check_region()
             await self._client.plane.share_memory()
         own = OwnRegions(self._client.plane.region_names, self._owner)
-        if path.action == "register":
-            registration = Registration.read(path, body, self._client.plane.json_bounds)
-            if failures := await self._check_object(questions, path, own, registration.key):
-                return _agreed(failures, self._names_engines)
-            body = registration.body
-        elif not name:
+        if path.action != "register" and not name:
             every = path.action == "unregister"
             return await self._unregister_all(questions, path, own) if every else await self._list(questions, path, own)
         code = own.code(name) if name else ""
         at_engines = _at(questions, path.target(path.region + code))
         if path.action == "status":
             reply = _merged(await self._query_available(at_engines, body), merge_regions, list)
+        elif path.action == "register":
+            reply = await self._register(questions, path, own, code, body)
         else:
             reply = _agreed(await self._query(at_engines, body), self._names_engines)
         return reply._replace(body=without_code(reply.body, code))
+
+    async def _register(
+        self, questions: list[Question], path: RegionPath, own: OwnRegions, code: str, body: bytes
+    ) -> AggregatedReply:
+        """Register an object that no other client has. Who has registered it is asked once more afterwards: of two
+        clients that register one at the same time, the later one at least sees the other.
+
+        Raises: GatewayError.
+        """
+        registration = Registration.read(path, body, self._client.plane.json_bounds)
+        key, at_engines = registration.key, path.region + code
+        if failures := await self._check_object(questions, path, own, key):
+            return _agreed(failures, self._names_engines)
+        answers = await self._query(_at(questions, path.target(at_engines)), registration.body)
+        reply = _agreed(answers, self._names_engines)
+        if reply.status != 200:
+            return reply
+        try:
+            failures = await self._check_object(questions, path, own, key)
+        except GatewayError:
+            await self._query(_at(questions, path.target(at_engines, "unregister")), b"")
+            raise
+        return _agreed(failures, self._names_engines) if failures else reply
 
     @property
     def _owner(self) -> str:
