@@ -59,7 +59,7 @@ class RedisLog:
         """The last entries, the newest first."""
         await self._store.flush(_WRITE_SECONDS)
         (entries,) = await query_redis(self._store, ("XREVRANGE", _KEY, "+", "-", "COUNT", count))
-        return [fields[b"entry"] for _, fields in entries if b"entry" in fields]
+        return [fields[b"entry"] for _, fields in entries if _is_complete(fields.get(b"entry", b""))]
 
 
 class AuditFile:

@@ -195,7 +195,7 @@ class Conversation:
                 tuple(read(turn) for turn in turns),
                 tuple(len(turn) for turn in turns),
             )
-        except (ValueError, KeyError, TypeError, GatewayError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, GatewayError) as error:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
     def writing(self, exchange: TurnRecord, spec: HistorySpec, now: int) -> Command:

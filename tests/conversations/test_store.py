@@ -232,6 +232,7 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
         ({"session": "s", "system": "{no json"}, []),
         ({"session": "s"}, [b"{no json"]),
         ({"session": "s"}, [b"[]"]),
+        ({"session": "s"}, [b"5"]),
     ],
 )
 def test_what_no_gateway_has_written_is_told_so(
