@@ -15,6 +15,7 @@ What stands before the key is not read: a body that is no JSON is left to the en
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -43,8 +44,10 @@ _BYTES_A_QUOTE = 256
 _MAX_SPELLINGS = 1024
 # The longest body that is written again because readers may differ on its model.
 _MAX_REWRITTEN_BYTES = 256 * 1024
-# Places looked at in a body that holds the key many times, as in the schemas of tools.
+# Places looked at in a body that holds the key and the name many times: of a long one, where each costs a reading of
+# the rest, so many from its end and from its start.
 _MAX_PLACES = 16
+_MAX_PLACES_OF_LONG = 2
 
 
 class ModelName(NamedTuple):
@@ -153,20 +156,14 @@ def _field(body: bytes, at: int) -> re.Match[bytes] | None:
 
 
 def _is_outermost(body: bytes, at: int) -> bool:
-    """Whether the key that stands here belongs to the outermost object."""
-    try:
-        orjson.loads(b"{" + body[at:])
-    except orjson.JSONDecodeError:
-        return _is_wide_object(b"{" + body[at:])
-    return True
+    """Whether the key that stands here belongs to the outermost object, also by parsers that take NaN and Infinity."""
+    text = b"{" + body[at:]
+    return _is_json(text, orjson.loads) or ((b"NaN" in text or b"Infinity" in text) and _is_json(text, read_json))
 
 
-def _is_wide_object(text: bytes) -> bool:
-    """Whether it is one by the parsers that take NaN and Infinity."""
-    if b"NaN" not in text and b"Infinity" not in text:
-        return False
+def _is_json(text: bytes, parse: Callable[[bytes], object]) -> bool:
     try:
-        read_json(text)
+        parse(text)
     except ValueError:
         return False
     return True
@@ -202,15 +199,25 @@ def _is_named_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> b
 
 
 def _span(body: bytes, name: str) -> tuple[int, int] | None:
-    """Where the name stands between its quotes; None where that is not plain to see."""
+    """Where the name stands between its quotes in a body that is JSON; None where that is not plain to see."""
     if (found := _HEAD.match(body, 0, _MAX_FIELD_BYTES)) is not None:
         return found.span(1)
-    at = -1
-    for _ in range(_MAX_PLACES):
-        at = body.find(_KEY, at + 1)
-        if at < 0:
-            break
-        found = _field(body, at)
-        if found is not None and _named(found) == (name, *found.span(1)) and _is_outermost(body, at):
+    places = [found for found in _fields(body) if _named(found) == (name, *found.span(1))]
+    if len(body) > _MAX_REWRITTEN_BYTES:
+        places = [*places[-_MAX_PLACES_OF_LONG:], *places[:_MAX_PLACES_OF_LONG]]
+    for found in places[:_MAX_PLACES]:
+        if _is_json(b"{" + body[found.start() :], orjson.loads):
             return found.span(1)
     return None
+
+
+def _fields(body: bytes) -> Iterator[re.Match[bytes]]:
+    """Where the key stands with a string as its value."""
+    at = -1
+    for _ in range(_MAX_SPELLINGS):
+        at = body.find(_KEY, at + 1)
+        if at < 0:
+            return
+        found = _field(body, at)
+        if found is not None:
+            yield found

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.protocol.llm import model_name
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
+
+is_json = model_name._is_json
 
 # A body in which every parser finds the same model, and that model.
 NAMED = {
@@ -217,3 +220,23 @@ def test_where_a_name_is_found_in_any_bytes_json_has_it_too(pieces: list[bytes])
         return
     name = fields.get("model") if isinstance(fields, dict) else None
     assert (found and found.name) == (name if isinstance(name, str) else None)
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_long_body_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch, at_start: bool) -> None:
+    """Where a long body holds the key and the name many times, only the places next to its ends are looked at."""
+    readings = []
+    monkeypatch.setattr(model_name, "_is_json", lambda text, parse: readings.append(len(text)) or is_json(text, parse))
+    inner = b'{"model":"m","b":' * 15 + b'"' + b"x" * 300_000 + b'NaN"' + b"}" * 15
+    body = b'{"model":"m","z":%b}' % inner if at_start else b'{"z":%b,"model":"m"}' % inner
+    found = find_model(b'{"y":1,' + body[1:])
+    assert found is not None and found.is_sure and found.name == "m"
+    assert len(readings) <= 4
+
+
+def test_a_long_body_with_schemas_of_models() -> None:
+    """Properties of tools that are called `model` are no places where the name might stand."""
+    tools = b",".join([b'{"properties":{"model":{"type":"string"}}}'] * 100)
+    body = b'{"a":[%b],"messages":"%b","model":"m","tools":[%b]}' % (tools, b"x" * 300_000, tools)
+    found = find_model(body)
+    assert found is not None and found.is_sure and body[found.start : found.end] == b"m"
