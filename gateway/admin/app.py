@@ -23,6 +23,7 @@ from gateway.admin.engines import add_engines
 from gateway.admin.errors import add_errors
 from gateway.admin.event_feed import Feed, add_events
 from gateway.admin.experiments import add_experiments
+from gateway.admin.json_route import JsonRoute
 from gateway.admin.limits import add_limits
 from gateway.admin.models import add_models
 from gateway.admin.playground import add_playground
@@ -30,7 +31,6 @@ from gateway.admin.recordings import add_recordings
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import add_rules
-from gateway.admin.server import JsonRoute
 from gateway.admin.sessions import add_sessions
 from gateway.admin.shadows import add_shadows
 from gateway.admin.sign_in import add_sign_in

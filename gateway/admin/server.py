@@ -1,69 +1,31 @@
-"""The HTTP server of the admin API in the control process, with bounds on connections, heads and bodies."""
+"""The HTTP server of the admin API in the control process, with bounds on connections and heads."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Any
 
-import orjson
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.routing import APIRoute
-from starlette.convertors import StringConvertor, register_url_convertor
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from gateway.admin.connection_places import Place, Places, Standing
 from gateway.net.sockets import BACKLOG
 
 # Before the next connection is accepted, where one could not be.
 _ACCEPT_SECONDS = 0.1
 # For a request's head to arrive, and for the first request to begin.
 _HEAD_SECONDS = 10.0
-# The longest bodies are rule files: a few seconds on a slow line.
-_BODY_SECONDS = 30.0
-# Pages, scrapers and command lines; the other descriptors of the process are for its workers.
+# Pages, scrapers and command lines by TCP; the other descriptors of the process are for its workers.
 _MAX_CONNECTIONS = 500
+_MAX_OF_ADDRESS = 250
 _MAX_HEAD_BYTES = 64 * 1024
-
-
-class _SessionConvertor(StringConvertor):
-    """A session's name in a path, which may contain slashes and line ends."""
-
-    regex = r"[\s\S]*"
-
-
-register_url_convertor("session", _SessionConvertor())
-
-
-class _Request(Request):
-    async def body(self) -> bytes:
-        """Raises: HTTPException where it does not arrive in time."""
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                return await super().body()
-        except TimeoutError as error:
-            raise HTTPException(408, f"the body has not come within {_BODY_SECONDS:g} s") from error
-
-    async def json(self) -> Any:
-        """Strict JSON, without lone surrogates and NaN, so that it can be written again. Raises:
-        json.JSONDecodeError."""
-        return orjson.loads(await self.body())
-
-
-class JsonRoute(APIRoute):
-    """An endpoint whose body is read in time and strictly."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handled(request: Request) -> Response:
-            return await handle(_Request(request.scope, request.receive))
-
-        return handled
 
 
 class _Connection(H11Protocol):
@@ -71,18 +33,28 @@ class _Connection(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
 
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], place: Place | None = None
+    ) -> None:
+        """`place` is None by the Unix socket, which only this gateway's user can open."""
+        super().__init__(config, server_state, app_state)
+        self._place = place
+        self._place = place
+        self.app_state = {**app_state, "admitted": self._admitted}
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        listener = transport.get_extra_info("socket")
-        if listener is not None and listener.family == socket.AF_UNIX:
-            self.app_state = {**self.app_state, "is_private": True}
-        if len(self.connections) > _MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self._start_timer()
+        accepted = transport.get_extra_info("socket")
+        if accepted is not None and accepted.family == socket.AF_UNIX:
+            self.app_state["is_private"] = True
+        if self._place is not None:
+            self._place.close = transport.abort
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._place is not None:
+            self._place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -91,8 +63,16 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self._has_request:
             self._stop_timer()
+            self._rise(Standing.ASKING)
         elif self._timer is None:
             self._start_timer()
+
+    def _admitted(self) -> None:
+        self._rise(Standing.ADMITTED)
+
+    def _rise(self, standing: Standing) -> None:
+        if self._place is not None:
+            self._place.rise(standing)
 
     @property
     def _has_request(self) -> bool:
@@ -120,53 +100,58 @@ class AdminServer(uvicorn.Server):
         super().__init__(config)
         self._tls = tls
         self._is_stopping = asyncio.Event()
+        self._places = Places(_MAX_CONNECTIONS, _MAX_OF_ADDRESS)
         self._accepting: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Unix sockets are served without TLS."""
+        """Unix sockets are served without TLS, and their connections do not count."""
         await super().startup([])
         loop = asyncio.get_running_loop()
         for listener in sockets or ():
             if listener.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(self._connection, sock=listener)
-            elif self._tls is not None:
-                self._keep(self._accepting, self._accept(listener, self._tls))
-                continue
+                self.servers.append(await loop.create_unix_server(self._connection, sock=listener))
             else:
-                server = await loop.create_server(self._connection, sock=listener)
-            self.servers.append(server)
+                self._keep(self._accepting, self._accept(listener))
 
-    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
-        """Accept connections with TLS, which count from here on, before their handshake."""
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept connections, which count from here on, before their handshake."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         listener.listen(BACKLOG)
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, address = await loop.sock_accept(listener)
             except OSError:  # the client has left, or there are no descriptors
                 await asyncio.sleep(_ACCEPT_SECONDS)
                 continue
-            if len(self._handshakes) + len(self.server_state.connections) >= _MAX_CONNECTIONS:
+            place = self._places.take(address[0], accepted.close)
+            if place is None:
                 accepted.close()
             else:
-                self._keep(self._handshakes, self._handshake(accepted, tls))
+                place.close = self._keep(self._handshakes, self._handshake(accepted, place)).cancel
+            await asyncio.sleep(0)  # the task begins, and so do others: `sock_accept` may not wait
 
-    async def _handshake(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
-        loop = asyncio.get_running_loop()
+    async def _handshake(self, accepted: socket.socket, place: Place) -> None:
+        seconds = _HEAD_SECONDS if self._tls is not None else None
         try:
-            await loop.connect_accepted_socket(self._connection, accepted, ssl=tls, ssl_handshake_timeout=_HEAD_SECONDS)
-        except OSError:  # ssl.SSLError and the timeout are
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._connection(place), accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except BaseException as error:
+            place.leave()
             accepted.close()
+            if not isinstance(error, OSError):  # ssl.SSLError and the timeout are
+                raise
 
-    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
-    def _connection(self) -> _Connection:
-        return _Connection(self.config, self.server_state, self.lifespan.state)
+    def _connection(self, place: Place | None = None) -> _Connection:
+        return _Connection(self.config, self.server_state, self.lifespan.state, place)
 
     @contextmanager
     def capture_signals(self) -> Any:

@@ -5,13 +5,14 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trustme
 from starlette.types import Message
 
-from gateway.admin import server
+from gateway.admin import json_route, server
 from gateway.admin.app import make_app
 from gateway.net.listener_tls import ListenerTls, listener_tls
 from gateway.net.server import loop_factory
@@ -19,24 +20,30 @@ from tests.admin.test_app import ACCESS, KEY, State
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+WHOAMI = GET.replace(b"healthz", b"whoami").replace(b"\r\n\r\n", b"\r\nauthorization: Bearer %b\r\n\r\n" % KEY.encode())
 
 
-def play(scene: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
-    """Run a scene with a function that connects to a server of the API."""
+def play(
+    scene: Callable[[Callable[..., Awaitable[Streams]]], Awaitable[None]],
+    *more: socket.socket,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run a scene with a function that connects to a server of the API, which has `more` sockets."""
 
     async def whole() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        served = server.admin_server(make_app(State(), ACCESS))
-        serving = asyncio.create_task(served.serve([listening]))
+        served = server.admin_server(make_app(State(), ACCESS), tls)
+        serving = asyncio.create_task(served.serve([listening, *more]))
         while not served.started:
             await asyncio.sleep(0.01)
         try:
-            await asyncio.wait_for(scene(lambda: asyncio.open_connection(*listening.getsockname())), 20)
+            await asyncio.wait_for(scene(partial(asyncio.open_connection, *listening.getsockname())), 60)
         finally:
             served.stop()
             await serving
 
-    asyncio.run(whole())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as the gateway runs it
+        runner.run(whole())
 
 
 async def ask(streams: Streams, request: bytes = GET) -> bytes:
@@ -87,31 +94,70 @@ def test_a_head_has_an_end() -> None:
     play(scene)
 
 
-def test_connections_beyond_the_last_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections beyond the limit are closed, the others stay open, and a closed one frees its place."""
+def test_admitted_connections_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all connections were admitted by a key, further ones are closed, and a closed one frees its place."""
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 2)
 
     async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
         first, second = await connect(), await connect()
-        assert b"200 OK" in await ask(first)
-        assert b"200 OK" in await ask(second)
+        assert b"200 OK" in await ask(first, WHOAMI)
+        assert b"200 OK" in await ask(second, WHOAMI)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await ask(await connect())
         first[1].close()
         await first[1].wait_closed()
         while True:
-            try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
                 assert b"200 OK" in await ask(await connect())
                 break
-            except (ConnectionError, asyncio.IncompleteReadError):
-                await asyncio.sleep(0.01)
 
     play(scene)
 
 
+@pytest.mark.parametrize("bound", ["_MAX_CONNECTIONS", "_MAX_OF_ADDRESS"])
+def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """Where there is no place left, or none for the address, the oldest connection without a complete head is closed
+    for a new one, else the oldest that no key admitted."""
+    monkeypatch.setattr(server, bound, 3)
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        admitted, open_to_all, silent = await connect(), await connect(), await connect()
+        assert b"200 OK" in await ask(admitted, WHOAMI)
+        assert b"200 OK" in await ask(open_to_all)
+        silent[1].write(GET[:20])
+        renewed = await connect()
+        assert b"200 OK" in await ask(renewed)
+        with suppress(ConnectionResetError):
+            assert await silent[0].read() == b""
+        assert b"200 OK" in await ask(await connect(), WHOAMI)
+        with suppress(ConnectionResetError):
+            assert await open_to_all[0].read() == b""
+        for streams in (renewed, admitted):
+            assert b"200 OK" in await ask(streams)
+
+    play(scene)
+
+
+def test_the_unix_socket_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Connections by the Unix socket are served beside a full port, however many they are."""
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 1)
+    path = str(tmp_path / "admin.sock")
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        by_port = await connect()
+        assert b"200 OK" in await ask(by_port, WHOAMI)
+        for each in [await asyncio.open_unix_connection(path) for _ in range(3)]:
+            assert b'"local"' in await ask(each, GET.replace(b"healthz", b"whoami"))
+        assert b"200 OK" in await ask(by_port, WHOAMI)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        play(scene, listening)
+
+
 def test_handshakes_count_as_connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With TLS a connection counts before its handshake: beyond the limit one is closed at once, and a client that
-    leaves in its handshake frees its place. A request right behind the handshake is answered."""
+    """With TLS a connection counts before its handshake: the oldest without one is closed for a new connection, and a
+    client that leaves in its handshake frees its place. A request right behind the handshake is answered."""
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 2)
     authority = trustme.CA()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "it.pem")
@@ -119,34 +165,23 @@ def test_handshakes_count_as_connections(monkeypatch: pytest.MonkeyPatch, tmp_pa
     authority.configure_trust(trusting)
     tls = listener_tls(ListenerTls((pem,), (pem,)), ("http/1.1",))
 
-    async def whole() -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        served = server.admin_server(make_app(State(), ACCESS), tls)
-        serving = asyncio.create_task(served.serve([listening]))
-        while not served.started:
-            await asyncio.sleep(0.01)
-        address = listening.getsockname()
-        try:
-            silent = [await asyncio.open_connection(*address) for _ in range(2)]
-            with suppress(ConnectionResetError):
-                assert await (await asyncio.open_connection(*address))[0].read() == b""
-            silent[0][1].close()
-            while True:
-                with suppress(ConnectionError, asyncio.IncompleteReadError):
-                    assert b"200 OK" in await ask(await asyncio.open_connection(*address, ssl=trusting))
-                    break
-            assert not silent[1][0].at_eof()
-        finally:
-            served.stop()
-            await serving
+    async def scene(connect: Callable[..., Awaitable[Streams]]) -> None:
+        first, second = await connect(), await connect()
+        asking = await connect(ssl=trusting)
+        with suppress(ConnectionResetError):
+            assert await first[0].read() == b""
+        assert b"200 OK" in await ask(asking, WHOAMI)
+        assert not second[0].at_eof()
+        second[1].close()
+        assert b"200 OK" in await ask(await connect(ssl=trusting), WHOAMI)
+        assert b"200 OK" in await ask(asking)
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as the gateway runs it
-        runner.run(asyncio.wait_for(whole(), 60))
+    play(scene, tls=tls)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not arrive in time is answered 408."""
-    monkeypatch.setattr(server, "_BODY_SECONDS", 0.01)
+    monkeypatch.setattr(json_route, "_BODY_SECONDS", 0.01)
     sent: list[Message] = []
 
     async def receive() -> Message:
