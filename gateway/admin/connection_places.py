@@ -10,7 +10,7 @@ class Standing(IntEnum):
     """What a connection has done: the least goes first."""
 
     SILENT = 0  # no complete head
-    ASKING = 1
+    REQUESTED = 1
     ADMITTED = 2  # a key admitted one of its requests
 
 

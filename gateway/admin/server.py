@@ -63,7 +63,7 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self._has_request:
             self._stop_timer()
-            self._rise(Standing.ASKING)
+            self._rise(Standing.REQUESTED)
         elif self._timer is None:
             self._start_timer()
 

@@ -35,6 +35,7 @@ routes:
   - {{name: kept-grpc, match: {{model: kept-grpc}}, engine: sticky-grpc}}
   - {{name: salted, match: {{model: salted}}, engine: salted}}
   - {{name: renamed, match: {{model: alias}}, engine: salted, model: salted, resume: true}}
+  - {{name: held, match: {{model: held}}, engine: llm, session: {{history: engine}}}}
   - {{name: limited, match: {{model: limited}}, engine: one}}
 experiments:
   of-requests: {{unit: request, arms: [{{name: a, engine: one, weight: 1}}, {{name: b, engine: one, weight: 1}}]}}
@@ -92,6 +93,35 @@ def test_names_of_records_differ_between_tenants() -> None:
     assert not any(is_sequence(name) for name in names)
     assert Sequence(TenantSession("7", "acme"), "m").name != Sequence(TenantSession("7", "zen"), "m").name
     assert name_of(Sequence("7", "m")) == "m\x007"
+
+
+def test_no_caller_names_the_id_of_anothers_conversation_at_an_engine(scene: Scene) -> None:
+    """The id at an engine that holds conversations is never a caller's own text: an anonymous caller does not reach a
+    tenant's conversation by a session that is called like its id, nor does one of a gateway without `auth:`."""
+
+    def held(session: str, headers: dict[str, str]) -> str:
+        chat = {"model": "held", "messages": [{"role": "user", "content": "hi"}]}
+        url = f"{scene.served.url}/v1/chat/completions"
+        assert httpx.post(url, json=chat, headers={**headers, "x-session-id": session}, timeout=60).is_success
+        return scene.rest.received[-1]["x-session-id"]
+
+    try:
+        scene.served.use(scene.rules("false"))
+        of_acme = held("support-1", scene.acme)
+        ids = {
+            of_acme,
+            held("support-1", {}),
+            held("support-1", scene.zen),
+            held(of_acme, {}),
+            held(of_acme, scene.zen),
+        }
+        assert (len(ids), "support-1" in ids) == (5, False)
+        assert held("support-1", scene.acme) == of_acme
+        scene.served.use(scene.rules().replace("auth: {keys: keys.yaml, required: true}", ""))
+        assert held("support-1", {}) == "support-1"
+        assert of_acme not in (held(of_acme, {}), held(of_acme.upper(), {}).lower())
+    finally:
+        scene.served.use(scene.rules())
 
 
 def ask_rest(scene: Scene, id: str) -> None:

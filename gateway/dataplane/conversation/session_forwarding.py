@@ -1,12 +1,13 @@
 """Names the session in requests for engines that hold conversations themselves.
 
 The session's header always has it. V2's engines read it as a parameter too (`session_id`), others where the rules say
-(`session_field`). With a tenant, or where a header cannot hold the session's name, the engine gets the conversation's
-id, so that no tenant reaches another's session.
+(`session_field`). With a tenant or `auth:`, or where a header cannot hold the session's name, the engine gets the
+conversation's id, and a name that looks like an id is replaced by one, too: nobody names another's session.
 """
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from typing import Any
 
@@ -28,6 +29,8 @@ _PARAMETER = "session_id"  # V2's
 _PARAMETERS = "parameters"
 _JSON_LENGTH = b"inference-header-content-length"
 _ENCODING = b"content-encoding"
+# Of a conversation, in whatever case an engine compares them.
+_ID = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def held_by_engine(
@@ -39,7 +42,8 @@ def held_by_engine(
     """
     identity = request.plan.snapshot.table.identity
     tenant = request.plan.facts.headers.get(identity.tenant_header, "")
-    session_id = session if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
+    is_shared = not tenant and request.plan.snapshot.identification is None
+    session_id = session if is_shared and _may_stay(session) else conversation_id(session, tenant)
     length = declared_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
     written = _written(_fields(head), request, route_target, session_id, field, {*identity.session_parameters})
@@ -51,6 +55,10 @@ def held_by_engine(
         lines += b"inference-header-content-length: %b\r\n" % forwarded.json_length
     forwarded.replace_lines(lines)
     return forwarded, written + tensors
+
+
+def _may_stay(session: str) -> bool:
+    return may_stand_in_a_field(session) and _ID.fullmatch(session) is None
 
 
 def _fields(body: bytes) -> dict[str, Any]:
