@@ -11,6 +11,7 @@ import orjson
 
 from gateway.config.auth_specs import ApiKeySpec, key_hash, key_id, moment
 from gateway.config.value_parsers import text
+from gateway.protocol.stored_json import read_json_object
 from gateway.redis.command import Command
 
 _log = logging.getLogger(__name__)
@@ -42,9 +43,9 @@ def entries_of(reply: object) -> tuple[bytes, list[dict[str, str]]]:
     entries = []
     for id, content in sorted(found.items()):
         try:
-            entry = {"id": id.decode(), **{str(name): str(value) for name, value in orjson.loads(content).items()}}
+            entry = {"id": id.decode(), **{str(name): str(value) for name, value in read_json_object(content).items()}}
             key_of(entry)
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError) as error:
             _log.error("the API key %r in Redis is refused: its entry cannot be read (%s)", id, error)
         else:
             entries.append(entry)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+
+from gateway.protocol.stored_json import read_json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,8 @@ def read_item(name: bytes, text: bytes) -> Item | None:
     if kind is None:
         return None
     try:
-        parsed: Any = json.loads(text)
+        parsed = read_json_object(text)
     except ValueError:
-        return None
-    if not isinstance(parsed, dict):
         return None
     values = {field.name: parsed[field.name] for field in fields(kind) if field.name in parsed}
     needed = {field.name for field in fields(kind) if field.default is MISSING}

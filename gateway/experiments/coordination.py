@@ -320,13 +320,13 @@ def _pairs(answer: Any) -> dict[bytes, bytes]:
 
 def _json(text: bytes) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text)  # evidence may be infinite
+    except (ValueError, RecursionError):
         return None
 
 
 def _states(data: dict[bytes, bytes]) -> dict[str, RunState]:
-    read = {name.decode(): read_state(text.partition(b" ")[2]) for name, text in data.items()}
+    read = {name.decode(errors="replace"): read_state(text.partition(b" ")[2]) for name, text in data.items()}
     return {name: state for name, state in read.items() if state is not None}
 
 
@@ -336,6 +336,8 @@ def _reports(data: dict[bytes, bytes], now: float, stale: float) -> dict[str, Co
     for name, text in data.items():
         reported_at, _, report = text.partition(b" ")
         experiments = _json(report)
-        if now - float(reported_at) <= stale and isinstance(experiments, dict):
-            values[name.decode()] = CountReport(max(0.0, now - float(reported_at)), experiments)
+        with suppress(ValueError):
+            age = now - float(reported_at)
+            if age <= stale and isinstance(experiments, dict):
+                values[name.decode()] = CountReport(max(0.0, age), experiments)
     return values

@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import EngineSpec
+from gateway.protocol.stored_json import read_json_object
 
 Shares = Mapping[str, float]  # by arm; they sum to 1
 
@@ -63,7 +64,7 @@ def write_state(state: RunState) -> str:
 def read_state(text: str | bytes) -> RunState | None:
     """Returns None for a state of an incompatible version."""
     try:
-        data = json.loads(text)
+        data = read_json_object(text)
         values = {each.name: data[each.name] for each in fields(RunState) if each.name in data}
         return RunState(**{**values, "status": RunStatus(values["status"])})
     except (ValueError, TypeError, KeyError):

@@ -7,50 +7,54 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.limits.budget_window import AccountName, Spending, SpendingByBudget, WindowSpending
 from gateway.limits.ledger import LedgerBatch, LedgerWindow
+from gateway.protocol.stored_json import read_json_texts
 from gateway.redis.command import Command, Script
 
 # KEYS: the totals of a budget, its accounts by the version of their last change. ARGV: start of the window, gateway,
 # number of the batch, version, epoch, number of floors; floors, then changes: name, requests, tokens, spend of an
 # account. Replies: the version, the epoch, and of each account with changes since the version that was named: name,
-# requests, tokens, spend. -1: the window has ended; -2: there is another epoch, since Redis has lost the one that was
-# named: then a gateway sends floors, which totals are raised to, and names none. The keys have no time to live, so that
-# a Redis whose memory is full evicts others; each window replaces the last one.
+# requests, tokens, spend; a total that is no number starts over. -1: the window has ended; -2: there is another epoch,
+# since Redis has lost the one that was named: then a gateway sends floors, which totals are raised to, and names none.
+# The keys have no time to live, so that a Redis whose memory is full evicts others; each window replaces the last one.
 EXCHANGE = Script(
     """
-    local window = redis.call('HGET', KEYS[1], 'window')
-    if window and tonumber(window) > tonumber(ARGV[1]) then return {-1} end
-    if not window or tonumber(window) < tonumber(ARGV[1]) then
-      redis.call('DEL', KEYS[1], KEYS[2])
-      redis.call('HSET', KEYS[1], 'window', ARGV[1], 'epoch', ARGV[2] .. ':' .. ARGV[3])
-    end
+    local function number(field) return tonumber(redis.call('HGET', KEYS[1], field) or '') end
+    local window = number('window')
+    if window and window > tonumber(ARGV[1]) then return {-1} end
     local epoch = redis.call('HGET', KEYS[1], 'epoch')
+    if not window or not epoch or window < tonumber(ARGV[1]) then
+      redis.call('DEL', KEYS[1], KEYS[2])
+      epoch = ARGV[2] .. ':' .. ARGV[3]
+      redis.call('HSET', KEYS[1], 'window', ARGV[1], 'epoch', epoch)
+    end
     if ARGV[5] ~= '' and ARGV[5] ~= epoch then return {-2} end
     local since = tonumber(ARGV[4])
-    local version = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
+    local version = number('version') or 0
     if since > version then since = 0 end
     local batch = 'batch:' .. ARGV[2]
-    if #ARGV > 6 and tonumber(redis.call('HGET', KEYS[1], batch) or '0') < tonumber(ARGV[3]) then
-      version = redis.call('HINCRBY', KEYS[1], 'version', 1)
+    if #ARGV > 6 and (number(batch) or 0) < tonumber(ARGV[3]) then
+      version = version + 1
+      redis.call('HSET', KEYS[1], 'version', string.format('%d', version))
       local units, first = {'requests:', 'tokens:', 'spend:'}, 7 + 4 * tonumber(ARGV[6])
       for index = 7, first - 1, 4 do
         for place, unit in ipairs(units) do
-          local total = redis.call('HGET', KEYS[1], unit .. ARGV[index])
-          if tonumber(total or '0') <= tonumber(ARGV[index + place]) then
+          if (number(unit .. ARGV[index]) or 0) <= tonumber(ARGV[index + place]) then
             redis.call('HSET', KEYS[1], unit .. ARGV[index], ARGV[index + place])
           end
         end
         redis.call('ZADD', KEYS[2], version, ARGV[index])
       end
       for index = first, #ARGV, 4 do
-        local name = ARGV[index]
-        redis.call('HINCRBY', KEYS[1], 'requests:' .. name, ARGV[index + 1])
-        redis.call('HINCRBY', KEYS[1], 'tokens:' .. name, ARGV[index + 2])
-        redis.call('HINCRBY', KEYS[1], 'spend:' .. name, ARGV[index + 3])
-        redis.call('ZADD', KEYS[2], version, name)
+        for place, unit in ipairs(units) do
+          local field = unit .. ARGV[index]
+          local sum = redis.pcall('HINCRBY', KEYS[1], field, ARGV[index + place])
+          if type(sum) == 'table' and sum.err then redis.call('HSET', KEYS[1], field, ARGV[index + place]) end
+        end
+        redis.call('ZADD', KEYS[2], version, ARGV[index])
       end
       redis.call('HSET', KEYS[1], batch, ARGV[3])
     end
@@ -68,6 +72,7 @@ EXCHANGE = Script(
 
 
 _LOST = -2
+_MAX_SUM = 2**62  # Redis adds in 64 bits
 
 
 class TotalsLostError(Exception):
@@ -83,8 +88,17 @@ def exchange_command(id: str, gateway: str, batch: LedgerBatch, window: LedgerWi
     return EXCHANGE.command([f"pointsman:1:budget:{{{id}}}", f"pointsman:1:budget:{{{id}}}:changes"], arguments)
 
 
-def read_exchange(reply: list[Any]) -> tuple[str, int, dict[AccountName, Spending]] | None:
-    """The epoch, the version and the totals; None where the window has ended.
+class LedgerExchange(NamedTuple):
+    """What the store says; `malformed` are members that are no accounts, which count for nothing."""
+
+    epoch: str
+    version: int
+    totals: dict[AccountName, Spending]
+    malformed: list[bytes | str]
+
+
+def read_exchange(reply: list[Any]) -> LedgerExchange | None:
+    """What the store says; None where the window has ended.
 
     Raises: TotalsLostError.
     """
@@ -93,19 +107,25 @@ def read_exchange(reply: list[Any]) -> tuple[str, int, dict[AccountName, Spendin
     if reply[0] < 0:
         return None
     version, epoch, *rest = reply
-    totals = {}
+    found = LedgerExchange(epoch.decode(errors="replace") if isinstance(epoch, bytes) else epoch, version, {}, [])
     for index in range(0, len(rest), 4):
-        name, requests, tokens, spend = rest[index : index + 4]
-        totals[_decoded(name)] = Spending(int(requests), int(tokens), int(spend))
-    return epoch.decode() if isinstance(epoch, bytes) else epoch, version, totals
+        name, *spent = rest[index : index + 4]
+        try:
+            found.totals[read_json_texts(name)] = Spending(*map(_sum_of, spent))
+        except ValueError:
+            found.malformed.append(name)
+    return found
+
+
+def _sum_of(text: bytes | str | None) -> int:
+    """Raises: ValueError."""
+    if text is None or not -_MAX_SUM <= (found := int(text)) <= _MAX_SUM:
+        raise ValueError("it is no sum")
+    return found
 
 
 def _encoded(name: AccountName) -> str:
     return json.dumps(name, separators=(",", ":"))
-
-
-def _decoded(name: str | bytes) -> AccountName:
-    return tuple(json.loads(name))
 
 
 class LedgerFile:

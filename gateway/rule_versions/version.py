@@ -9,6 +9,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from gateway.protocol.stored_json import count_of, time_of
 from gateway.yaml.problems import Problem
 
 
@@ -58,8 +59,8 @@ class Version:
 def read_version(data: Mapping[str, Any]) -> Version:
     """Raises: KeyError, TypeError, ValueError where it is none."""
     return Version(
-        number=int(data["number"]),
-        time=float(data["time"]),
+        number=count_of(data["number"]),
+        time=time_of(data["time"]),
         author=str(data["author"]),
         reason=str(data["reason"]),
         source=str(data["source"]),
@@ -67,7 +68,7 @@ def read_version(data: Mapping[str, Any]) -> Version:
         base=str(data["base"]),
         files=tuple(map(str, data["files"])),
         base_files=tuple(map(str, data.get("base_files", ()))),
-        of=int(data["of"]) if data.get("of") is not None else None,
+        of=count_of(data["of"]) if data.get("of") is not None else None,
         is_return=data.get("is_return") is True,
     )
 

@@ -78,6 +78,7 @@ class BudgetLedger:
         self._file = LedgerFile(folder) if store is None and folder is not None else None
         self._is_open = False  # whether the file is ours
         self._name = secrets.token_hex(8)  # of this process, in Redis
+        self._problems: dict[str, str] = {}  # by budget: what the log has last said of the store
         self._confirmed: dict[str, int] = {}  # the last report of each worker
         self._broadcast: asyncio.TimerHandle | None = None
         self._pause = _BROADCAST_SECONDS  # before the next one
@@ -88,7 +89,7 @@ class BudgetLedger:
         """Read what was spent before a restart, as far as it can be read now."""
         self.use(specs)
         if specs:
-            await self._sync()
+            await self._sync_safely()
 
     def use(self, specs: Sequence[BudgetSpec]) -> None:
         """Keep the budgets of these rules."""
@@ -178,10 +179,13 @@ class BudgetLedger:
         pause = _EXCHANGE_SECONDS if self._store is not None else _WRITE_SECONDS
         while True:
             await asyncio.sleep(pause)
-            try:
-                await self._sync()
-            except Exception:
-                _log.exception("budgets cannot be stored")
+            await self._sync_safely()
+
+    async def _sync_safely(self) -> None:
+        try:
+            await self._sync()
+        except Exception:  # a bug, or what others write to Redis, must not end the gateway
+            _log.exception("budgets cannot be stored")
 
     async def _sync(self) -> None:
         self.ledger.roll()
@@ -206,9 +210,22 @@ class BudgetLedger:
             except TotalsLostError:
                 self.ledger.lost(id)
             else:
-                if exchanged is not None:
-                    self.ledger.stored(id, batch, *exchanged)
+                if isinstance(reply, Exception):
+                    self._report(id, f"Redis does not store it: {reply}")
+                elif exchanged is not None:
+                    epoch, version, totals, malformed = exchanged
+                    self.ledger.stored(id, batch, epoch, version, totals)
+                    if malformed:
+                        self._report(
+                            id, f"Redis has members that are no accounts: {[each[:80] for each in malformed[:3]]}"
+                        )
         self._broadcast_soon()
+
+    def _report(self, id: str, problem: str) -> None:
+        """Log a problem once."""
+        if self._problems.get(id) != problem:
+            self._problems[id] = problem
+            _log.warning("budget %s: %s", id, problem)
 
     async def _write(self) -> None:
         assert self._file is not None
@@ -232,7 +249,7 @@ class BudgetLedger:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.ledger.has_unstored:
-            await self._sync()  # a call that was cancelled
-            await self._sync()  # and what has come since
+            await self._sync_safely()  # a call that was cancelled
+            await self._sync_safely()  # and what has come since
         if self._file is not None:
             self._file.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.events.event_types import EndpointDrained
+from gateway.protocol.stored_json import read_json_object, read_json_texts, time_of
 from gateway.redis.command import Command
 
 KEY = "pointsman:1:drained"
@@ -83,9 +84,9 @@ def _read(reply: dict[Any, Any]) -> dict[Key, DrainedSince]:
     drained: dict[Key, DrainedSince] = {}
     for field, value in reply.items():
         try:
-            engine, url = json.loads(field)
-            facts = json.loads(value)
-            drained[str(engine), str(url)] = DrainedSince(float(facts["since"]), str(facts["by"]))
-        except (KeyError, TypeError, ValueError):
+            engine, url = read_json_texts(field)
+            facts = read_json_object(value)
+            drained[engine, url] = DrainedSince(time_of(facts["since"]), str(facts["by"]))
+        except (KeyError, ValueError):
             continue
     return drained

@@ -20,6 +20,7 @@ from typing import Any
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, Item, RulesActivated
 from gateway.protocol.engine_load import Readiness
+from gateway.protocol.stored_json import count_of, read_json_object
 from gateway.redis.address import RedisAddress
 from gateway.redis.bounded_client import BoundedRedis, end
 from gateway.redis.command import Script, StoreError
@@ -43,7 +44,7 @@ _BEAT = Script(
     local found = redis.call('HGETALL', KEYS[1])
     for at = 1, #found, 2 do
         local seen = tonumber(string.match(found[at + 1], '^(%d+) '))
-        if not seen or now - seen > tonumber(ARGV[3]) then redis.call('HDEL', KEYS[1], found[at]) end
+        if not seen or math.abs(now - seen) > tonumber(ARGV[3]) then redis.call('HDEL', KEYS[1], found[at]) end
     end
     redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', now) .. ' ' .. ARGV[2])
     redis.call('EXPIRE', KEYS[1], 60)
@@ -194,12 +195,19 @@ class Replicas:
         """Write a heartbeat and what was decided here, and read what all share; returns whether Redis took it."""
         if self._store is None:
             return False
+        try:
+            return await self._exchange(self._store)
+        except Exception:  # a bug, or what others write to Redis, must not end the heartbeats
+            _log.exception("cannot take what the other gateways share")
+            return False
+
+    async def _exchange(self, store: BoundedRedis) -> bool:
         digest, number, base = self._rules
         heartbeat = json.dumps({"digest": digest, "number": number, "base": base})
         unwritten = self._drains.unwritten()
         commands = [_BEAT.command([KEY], [self.name, heartbeat, _STALE_SECONDS]), *self._drains.commands()]
         try:
-            answers = await self._store.call(commands)
+            answers = await store.call(commands)
         except StoreError:
             return False
         self._others = tuple(_read(answers[0], self.name))
@@ -225,9 +233,10 @@ def _read(reply: Any, own: str) -> list[Replica]:
     replicas = []
     for field, value in reply.items():
         try:
-            facts = json.loads(value.partition(b" ")[2])
-            replica = Replica(field.decode(), str(facts["digest"]), int(facts["number"]), str(facts.get("base", "")))
-        except (AttributeError, KeyError, TypeError, ValueError):
+            facts = read_json_object(value.partition(b" ")[2])
+            number = count_of(facts["number"])
+            replica = Replica(field.decode(), str(facts["digest"]), number, str(facts.get("base", "")))
+        except (KeyError, ValueError):
             continue
         if replica.name != own:
             replicas.append(replica)

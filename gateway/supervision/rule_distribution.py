@@ -12,8 +12,8 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from gateway.protocol.stored_json import read_json_object
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 from gateway.rule_versions.version import RulesRefused, Version, placed, read_version
@@ -151,10 +151,10 @@ class RuleSharing:
         if not isinstance(answer, bytes):
             return None
         try:
-            fields: Any = json.loads(answer.partition(b" ")[2])
+            fields = read_json_object(answer.partition(b" ")[2])
             version = read_version(fields)
             texts = {name: str(fields["texts"][name]) for name in version.files}
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError):
             return None
         return SharedRules(version, texts, str(fields.get("by", "another gateway")))
 

@@ -90,15 +90,15 @@ class RuleManager:
         while True:
             await self._sync_due.wait()
             self._sync_due.clear()
-            try:
-                await self._take_shared()
-            except Exception:  # a bug must not end the loop
-                _log.exception("cannot look at the rules of other gateways; rules %d stay in force", self._book.number)
+            await self._take_shared()
             self._announce()
 
     async def _take_shared(self) -> None:
-        if await self._sharing.look():
-            self._use_book()
+        try:
+            if await self._sharing.look():
+                self._use_book()
+        except Exception:  # a bug, or what others write to Redis, must not end the gateway
+            _log.exception("cannot look at the rules of other gateways; rules %d stay in force", self._book.number)
 
     def _use_book(self) -> None:
         self._use_rules(self._book.rules, self._book.number)

@@ -41,10 +41,7 @@ class StoredKeys:
 
     async def follow(self) -> None:
         while True:
-            try:
-                await self.look()
-            except Exception:  # a bug must not keep revoked keys
-                _log.exception("cannot read the API keys in Redis")
+            await self.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:
@@ -52,13 +49,15 @@ class StoredKeys:
         auth = self._rules().auth
         if auth is None or not auth.redis_keys:
             return
+        why = ""
         try:
             await self._read()
             self._seen_at = monotonic()
         except StoreError as error:
             why = str(error)
-        else:
-            why = ""
+        except Exception as error:  # a bug must not keep revoked keys
+            _log.exception("cannot read the API keys in Redis")
+            why = repr(error)
         silent = monotonic() - self._seen_at if self._seen_at is not None else auth.redis_outage + _CURRENT_SECONDS
         is_current = silent < _CURRENT_SECONDS
         if is_current != self._is_current:

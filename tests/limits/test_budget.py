@@ -361,6 +361,43 @@ def test_a_redis_that_lost_its_totals_gets_them_back(redis_server: RedisServer) 
     asyncio.run(scene())
 
 
+def test_members_that_are_no_accounts_stop_nothing(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """What others write to a budget in Redis is left out, with a line in the log: gateways open, and share the rest."""
+    clock = Clock("2026-11-23T12:00")
+    key = "pointsman:1:budget:{day:daily:tenant}"
+
+    def spoil() -> None:
+        for member in ("x", '["no", "total"]', "[1]", "[" * 100_000, '"ab"'):
+            redis_server.client.zadd(f"{key}:changes", {member: 10**9})
+            for unit in ("requests", "tokens", "spend") if member != '["no", "total"]' else ():
+                redis_server.client.hset(key, f"{unit}:{member}", "9" * 400 if member == "x" else 1)
+        redis_server.client.hset(key, mapping={"version": 10**9, 'requests:["a"]': "no number"})
+
+    async def scene() -> None:
+        async with stored(redis_server) as store:
+            one, two = [BudgetLedger(Pool(), store, None, Ledger(clock)) for _ in range(2)]
+
+            def known(ledger: BudgetLedger) -> Any:
+                return ledger.ledger.totals()[DAILY.id].accounts
+
+            await one.open([DAILY])
+            spoil()
+            one.receive(spent(clock, "a", 2))
+            await two.open([DAILY])
+            two.receive(spent(clock, "b", 1))
+            whole = {("a",): Spending(2, 0, 0), ("b",): Spending(1, 0, 0)}
+            await until(lambda: known(one) == known(two) == whole)
+            redis_server.client.hset(key, mapping={"version": "x", "window": "x"})
+            two.receive(spent(clock, "b", 1))
+            await until(lambda: known(one) == known(two) == {**whole, ("b",): Spending(2, 0, 0)})
+            for each in (one, two):
+                await each.close()
+
+    asyncio.run(scene())
+    assert "Traceback" not in caplog.text
+    assert "budget day:daily:tenant: Redis has members that are no accounts: [b'\"ab\"'" in caplog.text
+
+
 def test_a_batch_that_comes_twice_counts_once(redis_server: RedisServer) -> None:
     """A batch whose reply was lost is sent again under its number; an old window changes nothing."""
     clock = Clock("2026-11-23T12:00")
@@ -373,7 +410,7 @@ def test_a_batch_that_comes_twice_counts_once(redis_server: RedisServer) -> None
             for _ in range(2):
                 batch, window = ledger.take_batch(DAILY.id)
                 [reply] = await store.call([exchange_command(DAILY.id, "g", batch, window)])
-                assert read_exchange(reply) == ("g:1", 1, {("a",): Spending(2, 0, 0)})
+                assert read_exchange(reply) == ("g:1", 1, {("a",): Spending(2, 0, 0)}, [])
                 ledger.add(spent(clock, "a", 1).budgets)
             ledger.stored(DAILY.id, batch, "g:1", 1, {("a",): Spending(2, 0, 0)})
             assert ledger.totals()[DAILY.id].accounts == {("a",): Spending(4, 0, 0)}

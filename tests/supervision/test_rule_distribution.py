@@ -184,7 +184,10 @@ def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisSer
     one = book_in(tmp_path / "one")
 
     async def scene(store: BoundedRedis) -> None:
-        for spoilt in ("", "12 {", '12 {"number": 1}', "12 []"):
+        infinite = (
+            '12 {"number":1e999,"time":1,"author":"a","reason":"","source":"api","digest":"d","base":"b","files":[]}'
+        )
+        for spoilt in ("", "12 {", '12 {"number": 1}', "12 []", infinite, infinite.replace("1e999", "[" * 100_000)):
             redis_server.client.hset(KEY, one.base, spoilt)
             assert not await RuleSharing(one, store, "one:1").look()
 
