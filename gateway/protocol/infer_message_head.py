@@ -21,6 +21,7 @@ from gateway.protocol.protobuf_wire import (
     MAX_DEPTH,
     START_GROUP,
     VARINT,
+    Field,
     fields,
     malformed,
     read_tag,
@@ -39,6 +40,8 @@ _MAX_SPANS = 16
 # Of a long message: each is a tensor, a parameter, or what no reader knows.
 _MAX_FIELDS = 4096
 _LONG_BYTES = 64 * 1024
+# Of a message that rules read, with those of its tensors, parameters and texts.
+_MAX_FACT_FIELDS = 16 * 1024
 
 
 class Names(NamedTuple):
@@ -207,8 +210,8 @@ def too_many_names() -> GatewayError:
     return GatewayError(ErrorKind.BAD_REQUEST, f"the message names its model more than {_MAX_SPANS} times")
 
 
-def too_many_fields() -> GatewayError:
-    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the message has more than {_MAX_FIELDS} fields")
+def too_many_fields(most: int = _MAX_FIELDS) -> GatewayError:
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the message has more than {most} fields")
 
 
 def _check_fields(data: bytes, at: int, end: int) -> None:
@@ -237,27 +240,8 @@ def renamed(message: bytes, names: Names, model: bytes) -> bytes:
 
 def read_body_facts(message: bytes) -> BodyFacts:
     """What rules may ask of a ModelInferRequest: its parameters, and what its inputs say of themselves. Raises:
-    GatewayError(BAD_REQUEST) where it is malformed."""
-    parameters: dict[str, Scalar] = {}
-    inputs: list[tuple[str, str, tuple[int, ...], int | None]] = []
-    raw: list[int] = []
-    for number, kind, value in fields(message):
-        if kind != BYTES or not isinstance(value, bytes):
-            continue
-        if number == 4:
-            _add_parameter(parameters, value)
-        elif number == 5:
-            inputs.append(_input(value))
-        elif number == 7:
-            raw.append(len(value))
-    sizes = iter(raw)
-    return BodyFacts(
-        parameters,
-        tuple(
-            InputFacts(name, datatype, shape, next(sizes, 0) if size is None else size)
-            for name, datatype, shape, size in inputs
-        ),
-    )
+    GatewayError(BAD_REQUEST) where it is malformed, (BODY_TOO_LARGE) where it has too many fields at any depth."""
+    return _FactsReader().read(message)
 
 
 def facts_or_error(message: bytes) -> BodyFacts:
@@ -268,61 +252,105 @@ def facts_or_error(message: bytes) -> BodyFacts:
         return BodyFacts(error=error)
 
 
-def _add_parameter(parameters: dict[str, Scalar], entry: bytes) -> None:
-    """An entry of `map<string, InferParameter>`."""
-    key, chosen = "", b""
-    for number, kind, value in fields(entry):
-        if kind == BYTES and isinstance(value, bytes):
-            if number == 1:
-                key = value.decode("utf-8", "replace")
-            elif number == 2:
-                chosen += value  # messages that come twice are one
-    for number, kind, value in fields(chosen):
-        if isinstance(value, int):
-            if number in (1, 2, 5):
-                parameters[key] = bool(value) if number == 1 else _signed(value) if number == 2 else value
-        elif number == 3 and kind == BYTES:
-            parameters[key] = value.decode("utf-8", "replace")
-        elif number == 4 and kind == FIXED64:
-            parameters[key] = struct.unpack("<d", value)[0]
+class _FactsReader:
+    """Reads the facts of one message. Its fields are bounded, those within tensors and parameters included."""
 
+    def __init__(self) -> None:
+        self._left = _MAX_FACT_FIELDS
 
-def _input(tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
-    """An InferInputTensor: name, datatype, shape, bytes of its data; None where these are raw and stand elsewhere."""
-    name, datatype = "", ""
-    shape: list[int] = []
-    contents: list[bytes] = []
-    parameters: dict[str, Scalar] = {}
-    for at, (number, kind, value) in enumerate(fields(tensor)):
-        if at >= _MAX_FIELDS:
-            raise too_many_fields()
-        if kind == VARINT and isinstance(value, int):
-            if number == 3:
-                shape.append(_signed(value))
-        elif kind == BYTES and isinstance(value, bytes):
-            if number == 1:
-                name = value.decode("utf-8", "replace")
-            elif number == 2:
-                datatype = value.decode("utf-8", "replace")
-            elif number == 3:
-                shape += [_signed(axis) for axis in islice(_packed(value), MAX_RANK + 1)]
-            elif number == 4:
-                _add_parameter(parameters, value)
+    def read(self, message: bytes) -> BodyFacts:
+        parameters: dict[str, Scalar] = {}
+        inputs: list[tuple[str, str, tuple[int, ...], int | None]] = []
+        raw: list[int] = []
+        for number, kind, value in self._fields(message):
+            if kind != BYTES or not isinstance(value, bytes):
+                continue
+            if number == 4:
+                self._add_parameter(parameters, value)
             elif number == 5:
-                contents.append(value)
-    if len(shape) > MAX_RANK:
-        raise bad_request(f"input '{name}' has more than {MAX_RANK} axes")
-    declared = parameters.get("shared_memory_byte_size")
-    if isinstance(declared, int):
-        return name, datatype, tuple(shape), declared
-    if not contents:
-        return name, datatype, tuple(shape), None
-    size = data_bytes(datatype, tuple(shape))
-    if size is None:
-        size = sum(
-            len(value) for number, _, value in fields(b"".join(contents)) if number == 8 and isinstance(value, bytes)
+                inputs.append(self._input(value))
+            elif number == 7:
+                raw.append(len(value))
+        sizes = iter(raw)
+        return BodyFacts(
+            parameters,
+            tuple(
+                InputFacts(name, datatype, shape, next(sizes, 0) if size is None else size)
+                for name, datatype, shape, size in inputs
+            ),
         )
-    return name, datatype, tuple(shape), size
+
+    def _fields(self, message: bytes) -> Iterator[Field]:
+        for field in fields(message):
+            self._left -= 1
+            if self._left < 0:
+                raise too_many_fields(_MAX_FACT_FIELDS)
+            yield field
+
+    def _add_parameter(self, parameters: dict[str, Scalar], entry: bytes) -> None:
+        """An entry of `map<string, InferParameter>`."""
+        key, chosen = "", []
+        for number, kind, value in self._fields(entry):
+            if kind == BYTES and isinstance(value, bytes):
+                if number == 1:
+                    key = value.decode("utf-8", "replace")
+                elif number == 2:
+                    chosen.append(value)  # messages that come twice are one
+        for number, kind, value in self._fields(b"".join(chosen)):
+            if isinstance(value, int):
+                if number in (1, 2, 5):
+                    parameters[key] = bool(value) if number == 1 else _signed(value) if number == 2 else value
+            elif number == 3 and kind == BYTES:
+                parameters[key] = value.decode("utf-8", "replace")
+            elif number == 4 and kind == FIXED64:
+                parameters[key] = struct.unpack("<d", value)[0]
+
+    def _input(self, tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
+        """An InferInputTensor: name, datatype, shape, bytes of its data; None where these are raw and stand
+        elsewhere."""
+        name, datatype = "", ""
+        shape: list[int] = []
+        contents: list[bytes] = []
+        parameters: dict[str, Scalar] = {}
+        for number, kind, value in self._fields(tensor):
+            if kind == VARINT and isinstance(value, int):
+                if number == 3:
+                    shape.append(_signed(value))
+            elif kind == BYTES and isinstance(value, bytes):
+                if number == 1:
+                    name = value.decode("utf-8", "replace")
+                elif number == 2:
+                    datatype = value.decode("utf-8", "replace")
+                elif number == 3:
+                    shape += [_signed(axis) for axis in islice(_packed(value), MAX_RANK + 1)]
+                elif number == 4:
+                    self._add_parameter(parameters, value)
+                elif number == 5:
+                    contents.append(value)
+        if len(shape) > MAX_RANK:
+            raise bad_request(f"input '{name}' has more than {MAX_RANK} axes")
+        declared = parameters.get("shared_memory_byte_size")
+        if isinstance(declared, int):
+            return name, datatype, tuple(shape), declared
+        if not contents:
+            return name, datatype, tuple(shape), None
+        size = data_bytes(datatype, tuple(shape))
+        if size is None:
+            size = self._text_bytes(b"".join(contents))
+        return name, datatype, tuple(shape), size
+
+    def _text_bytes(self, contents: bytes) -> int:
+        """The bytes of the texts in an InferTensorContents. Where fields run out, that of all the rest: texts, and what
+        stands before each."""
+        size = at = 0
+        for number, kind, value in fields(contents):
+            if self._left <= 0:
+                return size + len(contents) - at
+            self._left -= 1
+            if isinstance(value, bytes):
+                at += len(value) + (1 + len(write_varint(len(value))) if kind == BYTES else 1)
+                size += len(value) if number == 8 else 0
+        return size
 
 
 def _packed(value: bytes) -> Iterator[int]:

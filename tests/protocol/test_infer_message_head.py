@@ -338,3 +338,34 @@ def test_a_tensor_of_too_many_axes_has_no_facts() -> None:
     """The axes of a shape are read up to the most that tensors have."""
     shape = Request(model_name="m", inputs=[{"name": "x", "datatype": "BYTES", "shape": [1] * 100_000}])
     assert facts_or_error(shape.SerializeToString()).error is not None
+
+
+def field(tag: int, value: bytes) -> bytes:
+    return bytes([tag]) + write_varint(len(value)) + value
+
+
+TEXTS = field(0x0A, b"x") + field(0x12, b"BYTES") + b"\x18\x01"
+INNER = {
+    "fields of a parameter": field(0x22, b"\x0a\0" * 20_000),
+    "values of a parameter": field(0x22, b"\x12\0" * 20_000),
+    "fields of a parameter's value": field(0x22, field(0x12, b"\x08\1" * 20_000)),
+    "fields of a tensor": field(0x2A, b"\x0a\0" * 20_000),
+    "fields of tensors": field(0x2A, b"\x0a\0" * 4_000) * 5,
+    "fields of a tensor's parameter": field(0x2A, field(0x22, b"\x0a\0" * 20_000)),
+}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_facts_of_too_many_fields_are_refused(inner: bytes) -> None:
+    """Rules read a bounded number of fields of a message, at any depth."""
+    error = facts_or_error(field(0x0A, b"m") + inner).error
+    assert error is not None and error.kind is ErrorKind.BODY_TOO_LARGE
+
+
+@pytest.mark.parametrize(("count", "length"), [(16_000, 2), (100_000, 2), (100_000, 0), (3, 100_000)])
+def test_texts_of_a_tensor_are_counted_up_to_a_bound(count: int, length: int) -> None:
+    """A tensor of many texts has the bytes of its first texts, and all bytes of the rest."""
+    message = field(0x0A, b"m") + field(0x2A, TEXTS + field(0x2A, field(0x42, b"x" * length) * count))
+    (found,) = read_body_facts(message).inputs
+    behind = max(count - 16_379, 0)  # six fields before them
+    assert abs(found.num_bytes - (count * length + 2 * behind)) <= 20
