@@ -19,6 +19,7 @@ from gateway.protocol.protobuf_wire import (
     END_GROUP,
     FIXED64,
     MAX_DEPTH,
+    MAX_FIELDS,
     START_GROUP,
     VARINT,
     Field,
@@ -27,6 +28,7 @@ from gateway.protocol.protobuf_wire import (
     read_tag,
     read_varint,
     skip,
+    too_many_fields,
     write_varint,
 )
 from gateway.protocol.v2_facts import MAX_RANK, BodyFacts, InputFacts, Scalar
@@ -40,8 +42,6 @@ _MAX_SPANS = 16
 # Of a long message: each is a tensor, a parameter, or what no reader knows.
 _MAX_FIELDS = 4096
 _LONG_BYTES = 64 * 1024
-# Of a message that rules read, with those of its tensors, parameters and texts.
-_MAX_FACT_FIELDS = 16 * 1024
 
 
 class Names(NamedTuple):
@@ -108,7 +108,7 @@ class NamesReader:
                 at = self._read_field(data, at)
                 self._fields_left -= 1
                 if not self._fields_left:
-                    raise too_many_fields()
+                    raise too_many_fields(_MAX_FIELDS)
         except IndexError:  # the field goes on in the next piece
             pass
         self._skip = max(0, at - len(data))
@@ -210,10 +210,6 @@ def too_many_names() -> GatewayError:
     return GatewayError(ErrorKind.BAD_REQUEST, f"the message names its model more than {_MAX_SPANS} times")
 
 
-def too_many_fields(most: int = _MAX_FIELDS) -> GatewayError:
-    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the message has more than {most} fields")
-
-
 def _check_fields(data: bytes, at: int, end: int) -> None:
     """Raises: GatewayError(BODY_TOO_LARGE) where a message has too many fields."""
     for _ in range(_MAX_FIELDS):
@@ -224,7 +220,7 @@ def _check_fields(data: bytes, at: int, end: int) -> None:
             at = skip(data, at, tag)
         except IndexError:
             return  # the reader reports it
-    raise too_many_fields()
+    raise too_many_fields(_MAX_FIELDS)
 
 
 def renamed(message: bytes, names: Names, model: bytes) -> bytes:
@@ -256,7 +252,7 @@ class _FactsReader:
     """Reads the facts of one message. Its fields are bounded, those within tensors and parameters included."""
 
     def __init__(self) -> None:
-        self._left = _MAX_FACT_FIELDS
+        self._left = MAX_FIELDS
 
     def read(self, message: bytes) -> BodyFacts:
         parameters: dict[str, Scalar] = {}
@@ -284,7 +280,7 @@ class _FactsReader:
         for field in fields(message):
             self._left -= 1
             if self._left < 0:
-                raise too_many_fields(_MAX_FACT_FIELDS)
+                raise too_many_fields(MAX_FIELDS)
             yield field
 
     def _add_parameter(self, parameters: dict[str, Scalar], entry: bytes) -> None:
@@ -343,7 +339,7 @@ class _FactsReader:
         """The bytes of the texts in an InferTensorContents. Where fields run out, that of all the rest: texts, and what
         stands before each."""
         size = at = 0
-        for number, kind, value in fields(contents):
+        for number, kind, value in fields(contents, len(contents)):
             if self._left <= 0:
                 return size + len(contents) - at
             self._left -= 1

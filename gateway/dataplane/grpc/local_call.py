@@ -22,14 +22,19 @@ from gateway.wire.http2.stream import Stream
 
 _OPENING = CachedHeaders(OPENING)
 
+# Of a request that names a service or a file.
+_MAX_NAME_BYTES = 16 * 1024
+
 
 class LocalCall(ClientCall):
     """Collects the client's messages for a subclass, which answers. It ends by `_succeed`, by `_fail`, or when its
     client is gone. While the client does not read, it is not read from."""
 
+    _max_message_bytes = 1 << 62
+
     def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
         super().__init__(client, stream, head)
-        self._reader = MessageReader(client.plane.settings.limits.max_body_bytes)
+        self._reader = MessageReader(min(self._max_message_bytes, client.plane.settings.limits.max_body_bytes))
         self._message: bytes | None = None  # of a call that takes one
         self._has_begun = False
 
@@ -173,6 +178,8 @@ class RefusedCall(LocalCall):
 class HealthCall(LocalCall):
     """grpc.health.v1.Health: whether the fleet serves. `Check` answers once, `Watch` whenever that changes."""
 
+    _max_message_bytes = _MAX_NAME_BYTES
+
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, is_watching: bool) -> None:
         super().__init__(client, stream, head)
         self._is_watching = is_watching
@@ -208,6 +215,8 @@ class HealthCall(LocalCall):
 class ReflectionCall(LocalCall):
     """grpc.reflection: each message is answered in its turn. Replies are much longer than requests, so these wait
     while the client does not read."""
+
+    _max_message_bytes = _MAX_NAME_BYTES
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, package: str) -> None:
         super().__init__(client, stream, head)

@@ -15,7 +15,7 @@ from tests.dataplane.grpc.peers import GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, grpc_stage
 from tests.dataplane.stage import run, until
 
-INVALID_ARGUMENT, DEADLINE, NOT_FOUND, UNIMPLEMENTED, UNAVAILABLE = 3, 4, 5, 12, 14
+INVALID_ARGUMENT, DEADLINE, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAVAILABLE = 3, 4, 5, 8, 12, 14
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 RULES = """
@@ -196,3 +196,14 @@ def test_a_client_that_falls_silent(tmp_path: Path) -> None:
         assert (await goes_on.over()).status == 0
 
     scene(tmp_path, play, limits={"body_timeout": 0.1})
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH, REFLECTION])
+def test_a_request_that_names_something_is_short(tmp_path: Path, path: str) -> None:
+    """Health checks and reflection, which anybody may ask for, read names, and nothing of a size that costs time."""
+
+    async def play(it: GrpcStage, client: GrpcClient) -> None:
+        call = await client.ask(b"\x12\0" * 40_000, path=path)
+        assert (call.status, call.messages) == (RESOURCE_EXHAUSTED, [])
+
+    scene(tmp_path, play)
