@@ -73,9 +73,8 @@ class JsonBounds(NamedTuple):
         if _has_more_items(document, self.items):
             raise self._too_many_items()
 
-    def check_regions(self, count: int) -> None:
-        """The same for the names of shared memory regions in a request, or for its tensors, each of which may have
-        one."""
+    def check_count(self, count: int) -> None:
+        """The same for items that are counted otherwise: names of shared memory regions, tensors."""
         if count > self.items:
             raise self._too_many_items()
 

@@ -19,7 +19,7 @@ _ESCAPED_ENDS = re.compile(rb"\\u00(?:2[02]|3[aA])")
 _SURROGATES = re.compile(r"\\u[dD][89a-fA-F]")
 # RapidJSON takes these two spellings too, which no writer of JSON uses. A string that does not end is one up to the
 # end: where its match could fail, the search would restart at each of its quotes.
-_SPELLINGS = re.compile(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|Inf(?!inity)|-NaN')
+_SPELLINGS = re.compile(r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|Inf(?!inity)|-NaN')
 _STANDARD = {"Inf": "Infinity", "-NaN": "NaN"}
 
 

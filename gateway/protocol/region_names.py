@@ -45,7 +45,7 @@ class RegionNames:
         1 KiB, stays as it is, and names no region. Raises: GatewayError(BODY_TOO_LARGE) where it names too many."""
         if _WORD not in text:
             return text
-        self._bounds.check_regions(text.count(_KEY))
+        self._bounds.check_count(text.count(_KEY))
         return _IN_JSON.sub(lambda found: found[1] + self._renamed_literal(owner, found[2]), text)
 
     def rename_in_message(self, owner: str, message: bytes) -> bytes:
@@ -54,7 +54,7 @@ class RegionNames:
         if _WORD not in message:
             return message
         request = protobuf.parse("inference.ModelInferRequest", message)
-        self._bounds.check_regions(len(request.inputs) + len(request.outputs))
+        self._bounds.check_count(len(request.inputs) + len(request.outputs))
         for tensor in (*request.inputs, *request.outputs):
             if _PARAMETER in tensor.parameters:
                 parameter = tensor.parameters[_PARAMETER]

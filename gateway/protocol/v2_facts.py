@@ -51,6 +51,7 @@ _PARAMETERS = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?"parameters"
 _DATA_KEY = b'"data"'
 _DATA_OPENING = re.compile(rb'"data"\s*+:\s*+(?=\[)')
 _BETWEEN_MEMBERS = b", \t\r\n"
+_WINDOW_BYTES = 1024
 # Where an input's data lies outside the JSON, one of these parameters tells its size.
 _SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
 
@@ -98,7 +99,7 @@ def read_parameters(operation: Operation, body: bytes, bounds: JsonBounds = BOUN
 
 def _read(body: bytes, bounds: JsonBounds) -> Any:
     """The document, where it is long without its tensors' numbers."""
-    return bounds.read(body if len(body) <= SHORT_BYTES else without_numbers(body))
+    return bounds.read(body if len(body) <= SHORT_BYTES else without_numbers(body, bounds))
 
 
 def _is_balanced(body: bytes, start: int, stop: int) -> bool:
@@ -108,12 +109,15 @@ def _is_balanced(body: bytes, start: int, stop: int) -> bool:
     return body.count(b"[", start, stop) == body.count(b"]", start, stop)
 
 
-def without_numbers(body: bytes) -> bytes:
+def without_numbers(body: bytes, bounds: JsonBounds) -> bytes:
     """JSON with `[]` for each array of numbers under a key `data`: rules read their types and shapes alone.
 
     An unescaped quote before `data"` begins a text, and nothing in an array of scalars but texts holds a quote, so what
     lies between the key's bracket and the next quote or brace is arrays and scalars, or ends with the start of a text.
+
+    Raises: GatewayError(BODY_TOO_LARGE) where the key stands more often than a request has items.
     """
+    bounds.check_count(body.count(_DATA_KEY))
     pieces: list[bytes] = []
     done = at = 0
     while (at := body.find(_DATA_KEY, at)) >= 0:
@@ -126,13 +130,23 @@ def without_numbers(body: bytes) -> bytes:
         stop = quote if quote >= 0 else len(body)
         brace = body.find(b"}", start, stop)
         stop = brace if brace >= 0 else stop
-        while stop > start and body[stop - 1] in _BETWEEN_MEMBERS:
-            stop -= 1
+        stop = _without_blanks(body, start, stop)
         if _is_balanced(body, start, stop) and body.find(b"{", start, stop) < 0:
             pieces += (body[done:start], b"[]")
             done = at = stop
     pieces.append(body[done:])
     return b"".join(pieces)
+
+
+def _without_blanks(body: bytes, start: int, stop: int) -> int:
+    """Where a part of a body ends without what may stand between members."""
+    while stop > start:
+        tail = body[max(start, stop - _WINDOW_BYTES) : stop]
+        kept = tail.rstrip(_BETWEEN_MEMBERS)
+        stop -= len(tail) - len(kept)
+        if kept:
+            break
+    return stop
 
 
 def _parameters_before_inputs(body: bytes) -> dict[str, Any] | None:

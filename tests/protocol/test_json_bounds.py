@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import orjson
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.json_bounds import SHORT_BYTES, JsonBounds
+from gateway.protocol.json_reader import read_json
 from gateway.protocol.llm.model_name import find_model
 from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import Operation
@@ -115,11 +117,29 @@ def test_the_numbers_of_tensors_are_not_built(monkeypatch: pytest.MonkeyPatch) -
         (b'{"a":"\\"data\\":[1]"}', b'{"a":"\\"data\\":[1]"}'),
         (b'{"data":[1]', b'{"data":[]'),
         (b'{"data":5,"b":"data"}', b'{"data":5,"b":"data"}'),
+        (b'{"data":[1]' + b" " * 5000 + b',"a":1}', b'{"data":[]' + b" " * 5000 + b',"a":1}'),
     ],
 )
 def test_arrays_of_numbers_are_left_out(body: bytes, short: bytes) -> None:
     """Only whole arrays of numbers, words and arrays under the key `data` are left out."""
-    assert without_numbers(body) == short
+    assert without_numbers(body, JsonBounds()) == short
+
+
+def test_arrays_of_numbers_are_counted_before_they_are_looked_for() -> None:
+    """A body of many keys `data` is refused by their number; each that is looked at would cost 3 us."""
+    with pytest.raises(GatewayError, match="--max-request-items"):
+        without_numbers(b',"data":[1' * 5000, JsonBounds())
+
+
+def test_a_text_of_escapes_takes_no_memory() -> None:
+    """Beside spellings of numbers that Python does not know, texts are stepped over without a state for each escape."""
+    body = b'{"x":"%b","y":Inf}' % (b'\\"' * 500_000)
+    tracemalloc.start()
+    try:
+        read_json(body)
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("last", ["model", "Model", "\\u006dodel"])

@@ -28,7 +28,8 @@ def document(request: Request, data: bytes, limits: Limits) -> bytes:
     body = decoded(request, data, limits)
     if len(body) > SHORT_BYTES:
         text = body[: request.json_bytes]
-        bounds, short = limits.json_bounds, without_numbers(text)
+        bounds = limits.json_bounds
+        short = without_numbers(text, bounds)
         num_numbers, num_arrays = (text.count(mark) - short.count(mark) for mark in (b",", b"["))
         bounds.check_values(short, num_numbers + 16 * num_arrays)
         bounds.check_items(short)
