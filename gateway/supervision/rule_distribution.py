@@ -13,11 +13,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from gateway.config.rule_files import digest_of, files_of
 from gateway.protocol.stored_json import read_json_object
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 from gateway.rule_versions.version import RulesRefused, Version, placed, read_version
-from gateway.supervision.rulebook import Rulebook
+from gateway.supervision.rulebook import FILES, Rulebook
 
 _log = logging.getLogger("pointsman")
 
@@ -27,6 +28,8 @@ KEY = "pointsman:1:rules"
 _CALL_SECONDS = 2.0
 # Different sets of rule files; those with the oldest versions are removed.
 _MAX_BASES = 8
+# What versions of other gateways come from: each has its own files.
+_SOURCES = ("api", "experiment")
 
 # KEYS[1]; ARGV: the base, its version, the maximum of fields. A value begins with its time in ms.
 _WRITE = Script(
@@ -154,6 +157,10 @@ class RuleSharing:
             fields = read_json_object(answer.partition(b" ")[2])
             version = read_version(fields)
             texts = {name: str(fields["texts"][name]) for name in version.files}
+            if version.source not in _SOURCES or version.author == FILES:
+                raise ValueError(f"{version.source} of {version.author} is not shared")
+            if version.digest != digest_of(file.content for file in files_of(texts)):
+                raise ValueError("its digest is not that of its texts")
         except (KeyError, TypeError, ValueError):
             return None
         return SharedRules(version, texts, str(fields.get("by", "another gateway")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -17,6 +17,7 @@ from typing import Any
 
 from gateway.config.auth import still_named
 from gateway.config.host_access import HostNames
+from gateway.config.host_uses import foreign_uses
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
@@ -29,7 +30,7 @@ from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, 
 _log = logging.getLogger("pointsman")
 
 _WATCH_SECONDS = 1.0
-_FILES = "the files on disk"  # the author of versions that were not activated
+FILES = "the files on disk"  # the author of versions that were not activated
 
 
 class Rulebook:
@@ -42,6 +43,7 @@ class Rulebook:
         self._paths = paths
         self._api_variables = frozenset(api_variables)
         self._allowed = HostNames()
+        self._on_disk: LoadedRules | None = None  # when they were last good
         self._watched = RuleFiles(paths)
         self._store = VersionStore(folder)
         self._reload_due = threading.Event()
@@ -117,7 +119,7 @@ class Rulebook:
         else:
             reason = "read at the start" + self._superseded(latest)
             self.superseded_base = latest.base if latest is not None and not latest.is_exported else None
-        self._enter(loaded, _FILES, reason, "files")
+        self._enter(loaded, FILES, reason, "files")
 
     def reload(self) -> None:
         self._reload_due.set()
@@ -174,7 +176,7 @@ class Rulebook:
 
     async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
         """Put in force what another gateway has in force instead of the same files, unless the rules have changed
-        meanwhile; returns whether that changes anything.
+        meanwhile; returns whether that changes anything. They send credentials where the files on this disk do alone.
 
         Raises: RulesRefused.
         """
@@ -185,7 +187,8 @@ class Rulebook:
             same = [each.number for each in self._store.versions if each.digest == version.digest]
             of = same[-1] if version.is_return and same else None  # numbers are each gateway's own
             author, reason, source = version.author, version.reason, version.source
-            await self._activate(texts, author, reason, source, of=of, is_return=of is not None)
+            judge = self._judged_of_others
+            await self._activate(texts, author, reason, source, judge=judge, of=of, is_return=of is not None)
             return self.number != before
 
     async def judge(self, files: Mapping[str, str]) -> LoadedRules:
@@ -198,13 +201,19 @@ class Rulebook:
     # Under the lock
 
     async def _activate(
-        self, texts: Mapping[str, str], author: str, reason: str, source: str = "api", **origin: Any
+        self,
+        texts: Mapping[str, str],
+        author: str,
+        reason: str,
+        source: str = "api",
+        judge: Callable[[Mapping[str, str]], LoadedRules] | None = None,
+        **origin: Any,
     ) -> Version:
         """`origin` are further fields of the version."""
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
             return self.in_force
-        loaded = await asyncio.to_thread(self._judged, texts)
+        loaded = await asyncio.to_thread(judge or self._judged, texts)
         if loaded.rules is None:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
@@ -236,7 +245,7 @@ class Rulebook:
             _log.info("the rules have not changed; rules %d stay in force", self.number)
             return self.base != before
         self.problems = [str(problem) for problem in loaded.problems]
-        self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
+        self._enter(loaded, FILES, "they have changed" + self._superseded(self._version), "files")
         return True
 
     async def _have_files(self, before: RulesSpec) -> bool:
@@ -307,14 +316,26 @@ class Rulebook:
     def _allow(self, loaded: LoadedRules) -> None:
         """Other rules may name what these files name."""
         names = loaded.host_names
+        self._on_disk = loaded
         self._allowed = HostNames(names.variables | self._api_variables, names.files)
 
     def _judged(self, texts: Mapping[str, str]) -> LoadedRules:
         """Texts of the admin API and of other gateways, checked; those of files that were on disk here may name what
         operators had written into them."""
+        return _checked(load_texts(texts, allowed=None if self._were_files(texts) else self._allowed))
+
+    def _judged_of_others(self, texts: Mapping[str, str]) -> LoadedRules:
+        """The texts of another gateway, or of who else can write to Redis, checked."""
+        loaded = self._judged(texts)
+        if loaded.rules is None or self._were_files(texts):
+            return loaded
+        assert self._on_disk is not None
+        problems = foreign_uses(loaded, self._on_disk)
+        return replace(loaded, rules=None, problems=(*loaded.problems, *problems)) if problems else loaded
+
+    def _were_files(self, texts: Mapping[str, str]) -> bool:
         digest = digest_of(file.content for file in files_of(texts))
-        were_files = any(each.source == "files" and each.digest == digest for each in self._store.versions)
-        return _checked(load_texts(texts, allowed=None if were_files else self._allowed))
+        return any(each.source == "files" and each.digest == digest for each in self._store.versions)
 
     def _rebased(self, version: Version, loaded: LoadedRules) -> Version:
         if (version.base, version.base_files) == (self.base, self.base_files):

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config.rule_files import digest_of
 from gateway.redis.bounded_client import BoundedRedis
+from gateway.rule_versions.version import Version
 from gateway.supervision.rule_distribution import KEY, RuleSharing
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
@@ -130,11 +134,11 @@ def test_rules_that_cannot_be_used_here_are_told_once(
 ) -> None:
     """Where a version needs a variable that this host lacks, the rules stay in force and the problem gives the
     reason."""
-    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
     monkeypatch.setenv("ROUTE", "from-outside")
+    one, other = [book_in(tmp_path / each, named("'${ROUTE}'")) for each in ("one", "other")]
 
     async def scene(store: BoundedRedis) -> None:
-        await decide(one, RuleSharing(one, store, "one:1"), "'${ROUTE}'")
+        await decide(one, RuleSharing(one, store, "one:1"), "'${ROUTE}'\n  , model: m")
         monkeypatch.delenv("ROUTE")
         looking = RuleSharing(other, store, "other:1")
         assert not await looking.look()
@@ -193,3 +197,61 @@ def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisSer
 
     play(redis_server, scene)
     assert route(one) == "all"
+
+
+def of_stranger(book: Rulebook, text: str, source: str = "api", author: str = "anna") -> str:
+    """What somebody who can write to Redis writes there for this gateway."""
+    (name,) = book.files
+    version = Version(1, 1.0, author, "", source, digest_of([text.encode()]), book.base, (name,), (name,))
+    return f"1 {json.dumps(asdict(version) | {'texts': {name: text}})}"
+
+
+def test_who_writes_to_redis_reads_no_credential(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules from Redis change routes, and weights of engines with credentials; credentials go to no other address."""
+    monkeypatch.setenv("OPENAI_KEY", "sk-secret")
+    monkeypatch.setenv("ROUTE", "listed for the admin API")
+    text = RULES.replace("health:", "api_key: '${OPENAI_KEY}', health:")
+    one = book_in(tmp_path / "one", text)
+    (tmp_path / "one" / "other").write_text("a secret")
+    (tmp_path / "one" / "other").chmod(0o600)
+    to_stranger = text.replace("http://127.0.0.1:1", "http://127.0.0.1:2")
+    refused = {
+        to_stranger: r"may not send \$\{OPENAI_KEY\} to this address: no rule file",
+        RULES.replace("health:", "headers: {x: {file: other}}, health:"): r"may not send .*/one/other to",
+        RULES.replace("health:", "headers: {x: {env: ROUTE}}, health:"): r"may not send \$\{ROUTE\} to",
+        text.replace("engine: it}", "engine: it, model: '${ROUTE}'}"): r"may not send \$\{ROUTE\} to routes.model",
+    }
+
+    async def scene(store: BoundedRedis) -> None:
+        for spoilt, why in refused.items():
+            redis_server.client.hset(KEY, one.base, of_stranger(one, spoilt))
+            sharing = RuleSharing(one, store, "one:1")
+            assert not await sharing.look()
+            assert sharing.problem is not None and re.search(why, sharing.problem), sharing.problem
+        redis_server.client.hset(KEY, one.base, of_stranger(one, text.replace("name: all", "name: second")))
+        assert await RuleSharing(one, store, "one:1").look()
+        await one.activate({"rules.yaml": to_stranger}, "anna")  # who has an admin key may
+
+    play(redis_server, scene)
+    assert one.rules.engines["it"].api_key == "sk-secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "author"),
+    [("second", "files", "anna"), ("second", "api", "the files on disk"), ("other", "api", "anna")],
+)
+def test_nobody_speaks_for_the_files_in_redis(
+    redis_server: RedisServer, tmp_path: Path, text: str, source: str, author: str
+) -> None:
+    """The files are those on this disk; and a digest is that of the texts."""
+    one = book_in(tmp_path / "one")
+
+    async def scene(store: BoundedRedis) -> None:
+        written = of_stranger(one, named("second"), source, author).replace("second", text)
+        redis_server.client.hset(KEY, one.base, written)
+        assert not await RuleSharing(one, store, "one:1").look()
+
+    play(redis_server, scene)
+    assert (route(one), len(one.versions())) == ("all", 1)
