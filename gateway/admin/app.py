@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
@@ -107,9 +107,12 @@ def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None,
 
 def _add_gateway(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for."""
+    async def metrics(request: Request) -> Response:
+        """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for. Where they need
+        no key, accounts of budgets are not named."""
         own, engines = await asyncio.gather(control.exposition(), control.metrics_of_engines())
+        if getattr(request.state, "caller", None) is None:
+            own = replace(own, budgets={name: replace(use, shown=[]) for name, use in own.budgets.items()})
         text = await asyncio.to_thread(render, own)  # of thousands of routes it takes seconds
         return Response(text + engines, media_type=prometheus_text.CONTENT_TYPE)
 

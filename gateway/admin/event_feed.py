@@ -18,9 +18,10 @@ import orjson
 from fastapi import FastAPI, Query
 from fastapi.responses import StreamingResponse
 
-from gateway.admin.api_keys import Caller
+from gateway.admin.api_keys import Caller, Role
 from gateway.admin.auth import Access, Viewer
 from gateway.admin.engines import engines_json
+from gateway.admin.redaction import redacted_decision
 from gateway.admin.traffic_rates import Traffic, TrafficRates
 from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.observability.metrics import SHADOW_ARM
@@ -48,15 +49,16 @@ _DESCRIPTION = """A stream that lasts until the caller leaves, of these events, 
   `engines`; `connections`, `workers`, `rules_number`
 - `rules`, when other rules are in force: `number`, `digest`
 - `experiment`, after each evaluation of the experiments: `experiments`, as in `GET /experiments`
-- `decision`, with `decisions=true`: a request and its routing decision
+- `decision`, with `decisions=true`: a request and its routing decision; for role viewer a digest stands for its session
 """
 
 
 class Subscriber:
     """`next` returns its events, as bytes of an event stream, until the feed ends."""
 
-    def __init__(self, wants_decisions: bool) -> None:
+    def __init__(self, wants_decisions: bool, sees_sessions: bool) -> None:
         self.wants_decisions = wants_decisions
+        self.sees_sessions = sees_sessions
         self._queue: deque[bytes] = deque(maxlen=_MAX_QUEUED)
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -90,7 +92,7 @@ class Feed:
         self._subscribers: set[Subscriber] = set()
         self._publishing: asyncio.Task[None] | None = None
         self._fleet = b""  # the last fleet event, for new subscribers
-        self._tail = FeedSubscription(self._publish_decisions, _TAIL_RATE)
+        self._tail = FeedSubscription(self.publish_decisions, _TAIL_RATE)
         self._is_closed = False
         control.experiments.on_tick(
             lambda experiments: self.publish("experiment", {"experiments": experiments}),
@@ -98,21 +100,29 @@ class Feed:
         )
 
     def publish(self, kind: str, data: Json) -> None:
-        """Publish an event; decisions go only to subscribers that want them."""
-        subscribers = [each for each in self._subscribers if kind != _DECISION or each.wants_decisions]
-        if subscribers:
+        """Publish an event to all subscribers."""
+        if self._subscribers:
             event = _event(kind, data)
-            for subscriber in subscribers:
+            for subscriber in self._subscribers:
                 subscriber.put(event)
 
-    def _publish_decisions(self, decisions: list[Json], skipped: int) -> None:
-        for decision in decisions:
-            self.publish(_DECISION, decision)
+    def publish_decisions(self, decisions: list[Json], skipped: int) -> None:
+        """Publish decisions to subscribers that want them, with the names of sessions to operators alone."""
+        header = self._control.book.rules.identity.session_header
+        subscribers = [each for each in self._subscribers if each.wants_decisions]
+        for sees_sessions in {each.sees_sessions for each in subscribers}:
+            events = [
+                _event(_DECISION, each if sees_sessions else redacted_decision(each, header)) for each in decisions
+            ]
+            for subscriber in subscribers:
+                if subscriber.sees_sessions == sees_sessions:
+                    for event in events:
+                        subscriber.put(event)
 
     @contextmanager
-    def subscription(self, *, wants_decisions: bool = False) -> Iterator[Subscriber]:
+    def subscription(self, *, wants_decisions: bool = False, sees_sessions: bool = False) -> Iterator[Subscriber]:
         """Subscribe for as long as the context lasts."""
-        subscriber = Subscriber(wants_decisions)
+        subscriber = Subscriber(wants_decisions, sees_sessions)
         if self._is_closed:
             subscriber.close()
         elif self._fleet:
@@ -235,6 +245,7 @@ def add_events(app: FastAPI, feed: Feed, access: Access) -> None:
 
 
 async def _events(feed: Feed, access: Access, caller: Caller, decisions: bool) -> AsyncIterator[bytes]:
-    with feed.subscription(wants_decisions=decisions) as subscriber:
+    sees_sessions = caller.role >= Role.operator
+    with feed.subscription(wants_decisions=decisions, sees_sessions=sees_sessions) as subscriber:
         while (events := await subscriber.next(_COMMENT_SECONDS)) is not None and access.holds(caller):
             yield events or _COMMENT

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
+import orjson
 from fastapi import FastAPI, HTTPException, Path, Query
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 
+from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
+from gateway.admin.redaction import redacted_decision
 from gateway.admin.rule_trials import rules_of
 from gateway.admin.rule_versions import Files, Number, check_may_bring
 from gateway.dry_run.recording import NAME, Recording
@@ -19,6 +24,8 @@ from gateway.dry_run.replay import RecordingSpoiltError, Replay, read_facts
 from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
+
+_JSON_LINES = "application/x-ndjson"
 
 Name = Annotated[str, Path(pattern=f"^{NAME}$")]
 
@@ -72,10 +79,15 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         return _recording_json(control.recordings.get(name))
 
     @app.get("/recordings/{name}/file", tags=["recordings"], responses=_NOT_FOUND, response_class=FileResponse)
-    async def fetch_recording(name: Name, _: Viewer) -> FileResponse:
-        """The recording as JSON lines, for `pointsman replay`."""
+    async def fetch_recording(name: Name, caller: Viewer) -> Response:
+        """The recording as JSON lines, for `pointsman replay`. For role viewer digests stand for the names of sessions,
+        so that rules that assign by session replay as others."""
         path = control.recordings.path(name)
-        return FileResponse(path, media_type="application/x-ndjson", filename=path.name)
+        if caller.role >= Role.operator:
+            return FileResponse(path, media_type=_JSON_LINES, filename=path.name)
+        fields = {"content-disposition": f'attachment; filename="{path.name}"'}
+        lines = _without_sessions(path, book.rules.identity.session_header)
+        return StreamingResponse(lines, media_type=_JSON_LINES, headers=fields)
 
     @app.delete("/recordings/{name}", tags=["recordings"], responses=_NOT_FOUND)
     async def end_recording(
@@ -98,13 +110,26 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         path = control.recordings.path(body.recording)
         dry_run = Replay(candidate, book.rules if body.against_rules_in_force else None)
         try:
-            return await asyncio.to_thread(_replay, dry_run, path)
+            report = await asyncio.to_thread(_replay, dry_run, path)
         except RecordingSpoiltError as error:
             raise HTTPException(422, f"recording {body.recording!r}: {error}") from error
+        if caller.role < Role.operator:
+            for change in (each for changes in report["changes"].values() for each in changes):
+                header = book.rules.identity.session_header
+                change["examples"] = [redacted_decision(example, header) for example in change["examples"]]
+        return report
 
 
 _CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "this name cannot be used now"}}
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "there is no such recording, or version"}}
+
+
+def _without_sessions(path: FilePath, session_header: str) -> Iterator[bytes]:
+    """The lines of a recording as viewers see them."""
+    with path.open("rb") as file:
+        for line in file:
+            with suppress(ValueError):  # it is being written
+                yield orjson.dumps(redacted_decision(orjson.loads(line), session_header)) + b"\n"
 
 
 def _replay(replay: Replay, path: FilePath) -> Json:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import orjson
 from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError
 
+from gateway.protocol.credentials import CREDENTIAL_IN_TEXT, digest_of, is_credential
 from gateway.yaml.nodes import compose
 
 Json = Any
@@ -20,13 +21,9 @@ _MAX_TEXT = 1000
 _MAX_ITEMS = 100
 _MAX_DEPTH = 12
 
-# "max_tokens" and "requests_per_second" are no secrets; "api_key", "x-token", "authorization" and "clientSecret" are.
-_WORDS = r"(?:api)?(?:key|token|secret|password|passwd|authorization|cookie|credentials?)"
-_CAMEL = r"(?<=[a-z0-9])(?:API)?(?:Key|Token|Secret|Password|Passwd|Authorization|Cookie|Credentials?)"
-_SECRET = re.compile(rf"(?i:(?:^|[-_.]){_WORDS})$|{_CAMEL}$")
-# The same inside a text: the rest of the line is removed, and of a block scalar all indented lines.
+# Behind the name of a credential the rest of the line is removed, and of a block scalar all indented lines.
 _LINE = re.compile(
-    rf"((?:(?<![A-Za-z0-9])(?i:{_WORDS})|{_CAMEL})\\*[\"']?\s*[:=]\s*)(?=\S)"
+    rf"({CREDENTIAL_IN_TEXT}\\*[\"']?\s*[:=]\s*)(?=\S)"
     r"(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)"
 )
 _COMMENT = re.compile(r"#[^\r\n]*")
@@ -47,6 +44,32 @@ def redacted_body(body: bytes, is_complete: bool) -> Json:
     return redacted(body[: 2 * _MAX_TEXT].decode("utf-8", "replace") + ("" if is_complete else " ..."))
 
 
+def redacted_session(session: str) -> str:
+    """What viewers see of a session, by whose name a conversation goes on."""
+    return digest_of(session.encode(errors="replace")) if session else session
+
+
+def redacted_decision(decision: Json, session_header: str) -> Json:
+    """A recorded decision as viewers see it."""
+    session = decision.get("session")
+    if "facts" in decision:
+        decision = {**decision, "facts": _without_session(decision["facts"], session, session_header)}
+    decision = _without_session(decision, session, session_header)
+    return {**decision, "session": redacted_session(session)} if session else decision
+
+
+def _without_session(fields: Json, session: str | None, header: str) -> Json:
+    """The same with a digest for the session in its headers and parameters."""
+    return fields | {
+        kind: {
+            name: redacted_session(value) if isinstance(value, str) and (value == session or name == header) else value
+            for name, value in fields[kind].items()
+        }
+        for kind in ("header", "parameter")
+        if kind in fields
+    }
+
+
 def redacted_query(query: bytes) -> dict[str, str]:
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     fields: dict[str, str] = redacted(dict(pairs[:_MAX_ITEMS]))
@@ -55,7 +78,7 @@ def redacted_query(query: bytes) -> dict[str, str]:
 
 def redacted_condition(name: str, expected: Json) -> Json:
     """The value that a rule expects of a header or a parameter: a key to compare with is a secret, too."""
-    if not _SECRET.search(name):
+    if not is_credential(name):
         return expected
     return _REDACTED if isinstance(expected, str) else [_REDACTED]
 
@@ -67,7 +90,7 @@ def redacted(value: Json, depth: int = 0) -> Json:
     if isinstance(value, dict):
         items = list(value.items())[:_MAX_ITEMS]
         return {
-            _text(name): _REDACTED if _SECRET.search(name) and item else redacted(item, depth + 1)
+            _text(name): _REDACTED if is_credential(name) and item else redacted(item, depth + 1)
             for name, item in items
         }
     if isinstance(value, list):
@@ -113,7 +136,7 @@ def _add_spans(node: Node, is_secret: bool, spans: set[tuple[int, int]], seen: s
     elif isinstance(node, MappingNode):
         for key, value in node.value:
             name = key.value if isinstance(key, ScalarNode) else ""
-            _add_spans(value, is_secret or name == _HEADERS or bool(_SECRET.search(name)), spans, seen)
+            _add_spans(value, is_secret or name == _HEADERS or is_credential(name), spans, seen)
 
 
 def redacted_text(text: str) -> str:

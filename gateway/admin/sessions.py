@@ -12,9 +12,11 @@ import orjson
 from fastapi import FastAPI, HTTPException, Query, Response
 from pydantic import BaseModel
 
+from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
 from gateway.admin.errors import REDIS_SECONDS, query_redis, store_of
+from gateway.admin.redaction import redacted_session
 from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
@@ -70,13 +72,16 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
 
     @app.get("/conversations", tags=["conversations"])
     async def conversations(
-        _: Viewer,
+        caller: Viewer,
         cursor: Annotated[int, Query(ge=0, lt=1 << 64, description="0, or the `cursor` of the previous page.")] = 0,
         limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="Approximate size of the page.")] = 100,
     ) -> Json:
-        """A page of conversations, and the `cursor` of the next one; null on the last page."""
+        """A page of conversations, and the `cursor` of the next one; null on the last page. For role viewer digests
+        stand for the names of sessions."""
         store = store_of(control, "conversations")
         page, following = await list_conversations(store, cursor, limit, patience=REDIS_SECONDS)
+        if caller.role < Role.operator:
+            page = [each | {"session": redacted_session(each["session"])} for each in page]
         return {"conversations": page, "cursor": following or None}
 
     @app.get("/conversations/{session:session}/export", tags=["conversations"])

@@ -198,7 +198,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "redact": (
             "A header or a parameter whose value is redacted in recordings and the live tail; may be repeated. "
-            "It replaces the defaults.",
+            "Credentials, whose names end with key, token, secret and the like, always are.",
             {"metavar": "NAME"},
         ),
     },
@@ -305,7 +305,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
     )
     types |= dict.fromkeys(_ACCESS_OPTIONS, list[str] | None)
     defaults = {each.name: getattr(values, each.name) for values in (Settings(), Limits()) for each in fields(values)}
-    defaults |= {"rules": inspect.Parameter.empty, "redact": list(defaults["redact"])}
+    defaults |= {"rules": inspect.Parameter.empty, "redact": []}
     defaults |= {"rules_api_env": [], "tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
         for name, (text, more) in options.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.config.limit_specs import AMOUNT_NAMES, BudgetAmounts, BudgetSpec, PriceSpec
+from gateway.protocol.credentials import is_credential
 from gateway.yaml.nodes import Node
 from gateway.yaml.readers import Reading, record_of
 
@@ -31,6 +32,9 @@ def read_budget(node: Node, reading: Reading) -> BudgetSpec | None:
             reading.error(node.location, f"the override {name!r} of {what} needs one of {', '.join(AMOUNT_NAMES)}")
     if budget.overrides and (len(budget.per) != 1 or budget.per[0] in _NO_OVERRIDES):
         reading.error(node.location, f"{what} has 'overrides': its 'per' must be one of tenant, key, header:NAME")
+    elif budget.overrides and budget.per[0] != "key" and is_credential(budget.per[0]):
+        what = f"{what} has 'overrides' for {budget.per[0]}, whose values are credentials, known by digests alone"
+        reading.error(node.location, f"{what}: name tenants, or keys of 'auth'")
     return budget
 
 

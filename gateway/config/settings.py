@@ -113,8 +113,9 @@ class Settings:
     feedback_requests: int = 50_000
     # The interval of evaluations and ramp steps. A collapsing arm is detected within a second regardless.
     experiment_tick: float = 5.0
-    # Headers and parameters (lower case) whose values are never recorded or streamed, even if rules use them.
-    redact: tuple[str, ...] = ("authorization", "cookie", "x-api-key", "api_key", "token", "password")
+    # Headers and parameters (lower case) whose values are never recorded or streamed, even if rules use them, beside
+    # those of credentials (gateway.protocol.credentials).
+    redact: tuple[str, ...] = ()
     # The folder of the embedded Redis, rule versions, recordings and audit; None: a
     # folder of the user's state.
     data_dir: Path | None = None

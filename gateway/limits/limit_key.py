@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.config.limit_specs import BudgetSpec, LimitSpec
 from gateway.config.specs import IdentitySpec
+from gateway.protocol.credentials import digest_of, is_credential
 from gateway.protocol.principal import KEY_FIELD
 from gateway.protocol.sequence import read_name, read_text, record_name
 
@@ -19,13 +20,6 @@ _BEARER = b"bearer "
 _MAX_LENGTH = 1024
 # The characters of a client's value that operators see.
 _MAX_SHOWN = 40
-_SECRET_FIELDS = (
-    "header:authorization",
-    "header:x-api-key",
-    "header:api-key",
-    "header:cookie",
-    "header:proxy-authorization",
-)
 
 
 class LimitedRequest(Protocol):
@@ -130,19 +124,19 @@ def digest(spec: LimitSpec, limit_key: LimitKey) -> str:
 
 
 def account_name(spec: BudgetSpec, limit_key: LimitKey, *, is_verified: bool) -> tuple[str, ...]:
-    """The values by which operators know an account, one for each entry of `per`; of a secret its digest.
-    `is_verified`: as above."""
+    """The values by which operators know an account, one for each entry of `per`; of a credential and of a session its
+    digest. `is_verified`: as above."""
     values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
     return tuple(
-        f"sha256:{sha256(value).hexdigest()[:32]}"
-        if value and ((part == "key" and not is_verified) or part in _SECRET_FIELDS)
+        digest_of(value)
+        if value and not (part == "key" and is_verified) and (part == "session" or is_credential(part))
         else value.decode("latin-1")
         for part, value in zip(spec.per, values, strict=False)
     )
 
 
 def shown(spec: LimitSpec, limit_key: LimitKey) -> str:
-    """The name for operators; a secret is shown as the beginning of its digest."""
+    """The name for operators; of a credential and of a session it is the beginning of their digest."""
     values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
     return ", ".join(f"{part} {_shown(part, value)}" for part, value in zip(spec.per, values, strict=False))
 
@@ -150,9 +144,7 @@ def shown(spec: LimitSpec, limit_key: LimitKey) -> str:
 def _shown(part: str, value: bytes) -> str:
     if not value:
         return "(none)"
-    if part == "key" or part in _SECRET_FIELDS:
-        return f"sha256:{sha256(value).hexdigest()[:12]}"
-    if part == "session":
-        value = value.replace(b"\1", b"/")  # behind a tenant
+    if part == "session" or is_credential(part):
+        return digest_of(value, 12)
     text = value.decode("latin-1")
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])

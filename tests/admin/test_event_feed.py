@@ -10,6 +10,7 @@ from typing import Any
 from gateway.admin.api_keys import Role
 from gateway.admin.event_feed import Feed
 from gateway.observability.exposition import ExpositionState
+from gateway.protocol.credentials import digest_of
 from tests.admin.test_app import State
 from tests.admin.test_auth import bearer, write_keys
 from tests.support import plain_http
@@ -108,13 +109,35 @@ def test_decisions_are_told_to_who_asks_for_them() -> None:
         with feed.subscription() as deaf:
             with feed.subscription(wants_decisions=True) as one, feed.subscription(wants_decisions=True):
                 assert state.watched == [10.0]
-                feed.publish("decision", {"route": "a"})
+                feed.publish_decisions([{"route": "a"}], 0)
                 feed.publish("experiment", {"experiments": []})
                 assert without_fleet(await one.next(5)) == ["decision", "experiment"]
             assert state.watched == [10.0, 0.0]
             assert without_fleet(await deaf.next(5)) == ["experiment"]
 
     asyncio.run(play())
+
+
+def test_viewers_read_no_names_of_sessions() -> None:
+    """Conversations go on by the names of sessions: whoever may not change anything sees their digests in decisions."""
+    facts = {"header": {"x-session-id": " support-1", "x-tier": "gold"}, "parameter": {"user": "support-1", "n": 1}}
+    decision = {"route": "a", "session": "support-1", "facts": facts}
+
+    async def play() -> list[bytes]:
+        feed = Feed(State())
+        with (
+            feed.subscription(wants_decisions=True, sees_sessions=True) as operator,
+            feed.subscription(wants_decisions=True) as viewer,
+        ):
+            feed.publish_decisions([decision], 0)
+            return [await each.next(5) or b"" for each in (operator, viewer)]
+
+    for_operator, for_viewer = asyncio.run(play())
+    assert ("decision", decision) in read(for_operator)
+    assert b"support" not in for_viewer
+    seen = dict(read(for_viewer))["decision"]
+    assert seen["facts"]["header"]["x-tier"] == "gold" and seen["facts"]["parameter"]["n"] == 1
+    assert seen["session"] == seen["facts"]["parameter"]["user"] == digest_of(b"support-1")
 
 
 def test_who_reads_slowly_misses_the_oldest() -> None:

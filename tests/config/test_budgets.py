@@ -47,6 +47,11 @@ PROBLEMS = [
         "4:11: error: the override 'x' of budget 'a' needs one of requests, tokens, spend",
     ),
     (
+        "{name: a, window: day, per: 'header:x-auth-token', tokens: 1, overrides: {x: {tokens: 2}}}",
+        "4:11: error: budget 'a' has 'overrides' for header:x-auth-token, whose values are credentials, known by "
+        "digests alone: name tenants, or keys of 'auth'",
+    ),
+    (
         "{name: a, window: day, per: key, tokens: 1, overrides: {x: {tokens: 2}}}",
         "4:11: error: the overrides of budget 'a' name keys, which have names where the rules have 'auth'",
     ),

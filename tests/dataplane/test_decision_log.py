@@ -29,7 +29,7 @@ def told(
 
     async def run() -> None:
         sampler = DecisionSampler(
-            rate, share, True, ("x-token",), lambda some, skipped: (received.extend(some), left_out.append(skipped))
+            rate, share, True, ("x-user",), lambda some, skipped: (received.extend(some), left_out.append(skipped))
         )  # type: ignore[func-returns-value]
         sampler.parameters = asked
         known = DecisionFacts(facts, "alice", read_body)
@@ -84,11 +84,11 @@ def test_texts_of_bodies_are_told_where_rules_ask_for_them() -> None:
 
 
 def test_values_are_cut_and_bounded() -> None:
-    """Redacted headers have no value; texts and lists are cut to a bounded length."""
-    headers = {"x-token": "secret", "x-long": "a" * 1000}
+    """Credentials and redacted headers have no value; texts and lists are cut to a bounded length."""
+    headers = {"x-user": "secret", "api-key": "secret", "x-auth-token": "secret", "x-long": "a" * 1000}
     body = BodyFacts({f"p{n}": n for n in range(100)}, (InputFacts("i", "FP32", (1,), 4),) * 100)
     ((one,), _) = told(Facts("m" * 1000, headers=headers), read_body=lambda: body)
-    assert one["facts"]["header"] == {"x-token": CUT, "x-long": "a" * 256}
+    assert one["facts"]["header"] == {"x-user": CUT, "api-key": CUT, "x-auth-token": CUT, "x-long": "a" * 256}
     assert (len(one["facts"]["parameter"]), len(one["facts"]["input"]), len(one["model"])) == (32, 32, 256)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -239,11 +240,14 @@ def test_reports_of_many_accounts_come_in_parts(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_accounts_have_no_secrets_in_their_names() -> None:
-    """A key that is not verified stands as a digest; a verified one has an id."""
-    spec = BudgetSpec("k", BudgetWindow.DAY, per=("key", "tenant", "header:cookie"), requests=1)
-    key, tenant, cookie = account_name(spec, (b"sk-secret", b"acme", b"c=1"), is_verified=False)
-    assert key.startswith("sha256:") and cookie.startswith("sha256:") and tenant == "acme"
-    assert account_name(spec, (b"id-1", b"", b""), is_verified=True) == ("id-1", "", "")
+    """A key that is not verified, a credential in a field and a session stand as digests; a verified key has an id."""
+    per = ("tenant", "header:x-tier", "key", "header:x-goog-api-key", "header:x-auth-token", "session")
+    spec = BudgetSpec("k", BudgetWindow.DAY, per=per, requests=1)
+    tenant, tier, *secrets = account_name(spec, (b"acme", b"gold", *[b"sk-1"] * 4), is_verified=False)
+    assert (tenant, tier) == ("acme", "gold")
+    assert all(re.fullmatch("sha256:[0-9a-f]{32}", each) for each in secrets) and len(set(secrets)) == 1
+    named = account_name(spec, (b"", b"", b"id-1", b"sk-1", b"", b""), is_verified=True)
+    assert named == ("", "", "id-1", secrets[0], "", "")
 
 
 def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,9 @@ def test_different_people_have_different_names_in_redis(one: list[bytes], other:
 
 
 def test_operators_read_who_it_is_but_no_secret() -> None:
-    """Keys and credentials are shown as a digest, other values in printable characters."""
-    spec = LimitSpec("l", per=("tenant", "key", "header:cookie"), concurrency=1)
-    text = shown(spec, (b"ac\x07me", b"sk-secret", b""))
+    """Keys, credentials and sessions are shown as a digest, other values in printable characters."""
+    spec = LimitSpec("l", per=("tenant", "key", "header:x-goog-api-key", "session", "header:cookie"), concurrency=1)
+    text = shown(spec, (b"ac\x07me", b"sk-secret", b"secret-2", b"acme\1secret-3", b""))
     assert text.startswith("tenant ac?me, key sha256:")
     assert text.endswith(", header:cookie (none)")
     assert "secret" not in text

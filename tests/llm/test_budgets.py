@@ -91,7 +91,11 @@ def test_clients_read_an_exhausted_budget_as_their_libraries_tell_it(
     generate = f"{gateway.http_url}/v2/models/{MODEL}/generate"
     v2 = httpx.post(generate, headers={"x-tenant": "acme"}, json={"text_input": "hi"})
     assert v2.status_code == 429 and "it resets at" in v2.json()["error"] and int(v2.headers["retry-after"]) > 0
-    metrics = api.get("/metrics").text
+    assert "account=" not in api.get("/metrics").text  # which needs no key here
+    with httpx.Client(
+        transport=httpx.HTTPTransport(uds=str(gateway.data_dir / f"admin-{gateway.admin_port}.sock"))
+    ) as own:
+        metrics = own.get("http://localhost/metrics").text
     assert 'pointsman_budget_refused_total{budget="monthly"} 4' in metrics
     assert 'pointsman_budget_accounts{budget="monthly"} 2' in metrics
     assert 'pointsman_budget_exhausted{budget="monthly"} 1' in metrics

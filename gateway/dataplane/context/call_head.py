@@ -24,6 +24,7 @@ from gateway.dataplane.context.local_replies import OF_ROUTE
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
+from gateway.protocol.credentials import is_credential
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import rater_of
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
@@ -46,7 +47,6 @@ from gateway.wire.memo import Memo, NameCache
 
 _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
-_SECRETS = frozenset({b"authorization", b"cookie", b"x-api-key"})
 # Written for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, REQUEST_FIELD})
 # Fields that REST requests have in a form of their own, or not at all.
@@ -242,7 +242,7 @@ class _Prefixes(NameCache[bytes | None]):
     __slots__ = ()
 
     def read(self, name: bytes) -> bytes | None:
-        return None if name in _REWRITTEN else literal_name(name, secret=name in _SECRETS)
+        return None if name in _REWRITTEN else literal_name(name, secret=is_credential(name.decode("latin-1")))
 
 
 _prefixes = _Prefixes()

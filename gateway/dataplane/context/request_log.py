@@ -17,6 +17,7 @@ from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import RequestBody, document
 from gateway.observability.access_log import AccessLog, AccessLogEntry
+from gateway.protocol.credentials import is_credential
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
@@ -100,7 +101,7 @@ class DecisionSampler:
         redacted: Collection[str],
         report: Callable[[list[Json], int], None],
     ) -> None:
-        """`redacted` are names of headers and parameters, in lower case."""
+        """`redacted` are names of headers and parameters beside those of credentials, in lower case."""
         self._rate = rate
         self._share = share
         self.with_body_facts = with_body_facts
@@ -214,9 +215,12 @@ class DecisionSampler:
 
     def _values(self, values: Any) -> dict[str, Scalar]:
         return {
-            _text(name): CUT if name.lower() in self._redacted else _text(value) if isinstance(value, str) else value
+            _text(name): CUT if self._is_redacted(name) else _text(value) if isinstance(value, str) else value
             for name, value in list(values.items())[:_MAX_ITEMS]
         }
+
+    def _is_redacted(self, name: str) -> bool:
+        return is_credential(name) or name.lower() in self._redacted
 
 
 def _text(text: str) -> str:
