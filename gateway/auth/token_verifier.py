@@ -60,11 +60,11 @@ class TokenVerifier:
     def _verify_soon(self, token: bytes, done: Done) -> None:
         """Call `done` once `identify` knows the token."""
         waiting = self._waiting.get(token)
-        if waiting is not None:
+        if waiting is not None and len(waiting) < _MAX_WAITING:
             waiting.append(done)
             return
         loop = asyncio.get_running_loop()
-        if len(self._waiting) >= _MAX_WAITING:
+        if waiting is not None or len(self._waiting) >= _MAX_WAITING:
             self._store(token, Identity(error=_BUSY, expires_at=time() + 1.0))
             loop.call_soon(done)
             return
@@ -145,7 +145,8 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value) if isinstance(value, str | int | float) else ""
-    return text if text.isprintable() and len(text) <= _MAX_TEXT else ""
+    is_plain = text.isprintable() and text == text.strip()  # readers of header fields take no blanks around them
+    return text if is_plain and len(text) <= _MAX_TEXT else ""
 
 
 def _texts(value: object) -> tuple[str, ...]:

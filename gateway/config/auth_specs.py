@@ -128,7 +128,7 @@ class CertificateSpec:
     def expression(self) -> str:
         """The regular expression of the name, as a whole."""
         part = f"[^{_SEPARATORS[self.kind]}]"
-        wildcards = {"**": ".*", "*": f"{part}*", "{tenant}": f"(?P<tenant>{part}+)"}
+        wildcards = {"**": ".*", "*": f"{part}*", "{tenant}": rf"(?P<tenant>(?!\s){part}+(?<!\s))"}
         return "".join(wildcards.get(piece) or re.escape(piece) for piece in _WILDCARDS.split(self.name))
 
 

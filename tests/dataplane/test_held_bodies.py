@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gateway.auth.token_verifier import TokenVerifier
 from gateway.dataplane.context.held_bodies import HeldBodies
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import STREAM, UNARY, GrpcEngine
 from tests.dataplane.grpc.stage import grpc_rules, grpc_stage, request
 from tests.dataplane.stage import Engine, run, stage, until
+from tests.dataplane.test_tokens import Issuer
 
 MB = 1 << 20
 RESOURCE_EXHAUSTED = 8
@@ -41,6 +44,35 @@ def test_grpc_messages_that_do_not_end_are_shed(path: str, bound: str, tmp_path:
             assert (await other.ask(request())).status == 0
             client.abort()
             await until(lambda: not held.total)
+        await engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [UNARY, STREAM])
+def test_messages_that_wait_for_a_token_are_held(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What calls send while their token is verified counts as held: the largest are shed, and the others go on."""
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(TokenVerifier, "_verify_soon", lambda self, token, done: waiting.append(done))
+    issuer = Issuer("i", "ES256")
+    issuer.add("a")
+    (tmp_path / "jwks.json").write_text(issuer.key_set())
+    auth = "auth: {jwt: {issuer: i, audience: a, jwks: jwks.json, algorithms: ES256}}\n"
+
+    async def scene() -> None:
+        engine = await GrpcEngine().start()
+        limits = {"max_buffered_bytes": 2 * MB, "high_water_bytes": 64 * MB, "max_body_bytes": 64 * MB}
+        async with grpc_stage(grpc_rules(engine) + auth, tmp_path, limits=limits) as it:
+            client, held = await it.grpc(), it.plane.held
+            metadata = ("authorization", "Bearer " + issuer.token("a"))
+            calls = [client.call(path, metadata) for _ in range(40)]
+            for call in calls:
+                await call.send_raw(BEGINNING)
+            await until(lambda: sum(call.status == RESOURCE_EXHAUSTED for call in calls) == held.num_shed >= 20)
+            assert 0 < held.total <= 2 * MB
+            client.abort()
+            await until(lambda: not held.total)
+            assert len(waiting) == 40
         await engine.stop()
 
     run(scene())

@@ -245,6 +245,13 @@ def test_tokens_that_are_refused(scene: Scene, make: Any, message: str) -> None:
     assert len(scene.rest.received) == before
 
 
+@pytest.mark.parametrize("tenant", ["acme ", " acme", "\u00a0acme"])
+def test_a_tenant_has_no_blanks_around_it(scene: Scene, tenant: str) -> None:
+    """Header fields lose them on the way, so that this tenant would be another in some places."""
+    refused = infer(scene.served, bearer(scene.by_file.token("a", tenant=tenant)))
+    assert refused.status_code == 401 and "tenant" in refused.text
+
+
 def test_an_issuer_that_cannot_be_reached(scene: Scene) -> None:
     """Without keys nobody can tell: 503, and not 401, which would send clients to log in."""
     token = scene.by_file.token("a", iss="https://dead")

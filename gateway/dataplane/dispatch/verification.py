@@ -60,7 +60,7 @@ class VerificationHandler(LookupHandler):
 
 
 class UnverifiedCall(CallHandler):
-    """Holds the messages of a call while its caller's token is verified; flow control bounds them."""
+    """Holds the messages of a call while its caller's token is verified; what it holds counts as other bodies do."""
 
     def __init__(
         self,
@@ -78,16 +78,19 @@ class UnverifiedCall(CallHandler):
         self._block = block
         self._handler_of = handler_of
         self._pieces: list[tuple[bytes, bool]] = []
+        self._size = 0
         self._started_at = monotonic()
         self._is_over = False
         error.verify(self._go_on)
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         self._pieces.append((data, ended))
+        self._size += len(data)
+        self._client.plane.held.hold(self, self._size, self._client)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
-            self._is_over = True
+            self._end()
             self._client.plane.metrics.unrouted.count_error("client_gone")
 
     def drained(self, stream: Stream) -> None:
@@ -114,11 +117,17 @@ class UnverifiedCall(CallHandler):
             call._is_over = True
             self._refuse(self._error)
             return
-        self._is_over = True
+        pieces = self._pieces
+        self._end()
         self._stream.receiver = call
-        for data, ended in self._pieces:
+        for data, ended in pieces:
             self._stream.receiver.data_received(self._stream, data, ended)
 
-    def _refuse(self, error: GatewayError) -> None:
+    def _end(self) -> None:
         self._is_over = True
+        self._pieces = []
+        self._client.plane.held.release(self)
+
+    def _refuse(self, error: GatewayError) -> None:
+        self._end()
         self._stream.receiver = RefusedCall(self._client, self._stream, self._head, error)
