@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import inf
 from typing import Annotated
 
-from gateway.config.value_parsers import Text
+from gateway.config.value_parsers import Glob, Text
 from gateway.yaml import values
 from gateway.yaml.problems import Location
 
@@ -167,6 +167,6 @@ Network = Annotated[IPv4Network | IPv6Network, network]
 class AccessSpec:
     """Callers; all keys must hold, and within one a list means any of. Texts are globs, case-sensitive."""
 
-    tenant: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()  # ids of API keys, `sub:` and the subjects of tokens, `cert:` and names
-    claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)  # of a claim that is a list, any value
+    tenant: tuple[Glob, ...] = ()
+    key: tuple[Glob, ...] = ()  # ids of API keys, `sub:` and the subjects of tokens, `cert:` and names
+    claim: Mapping[Text, tuple[Glob, ...]] = field(default_factory=dict)  # of a claim that is a list, any value

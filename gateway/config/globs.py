@@ -9,6 +9,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+# Of characters; a text without wildcards may be longer.
+MAX_GLOB = 256
+
 _TOKEN = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _WILDCARD = re.compile(r"[*?[\]]")
 

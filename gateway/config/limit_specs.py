@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
+from gateway.config import value_parsers
 from gateway.config.value_parsers import Duration, LimitKeyName, Name, PositiveCount, RouteName, Text
 from gateway.yaml import values
 from gateway.yaml.problems import Location
@@ -127,7 +128,7 @@ class BudgetSpec:
 class PriceSpec:
     """What the use of some models costs, in the operator's currency."""
 
-    models: tuple[Text, ...]  # globs; the first price with a matching one counts
+    models: tuple[Annotated[str, value_parsers.text_glob], ...]  # the first price with a matching one counts
     input: Price = 0.0  # for a million tokens of prompts
     output: Price = 0.0  # for a million generated tokens
     cached: Price | None = None  # for a million tokens of prompts in the engine's cache; None: as `input`

@@ -30,7 +30,7 @@ from gateway.config.routes import check_tests, read_identity, read_limit, read_r
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
 from gateway.config.sessions import check_sessions
 from gateway.config.specs import RulesSpec
-from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
+from gateway.yaml.nodes import Items, Map, Node, Scalar, ValueCount, read_yaml
 from gateway.yaml.problems import Location, Problem, Severity, suggest
 from gateway.yaml.readers import Reading, expected
 from gateway.yaml.values import name as parse_name
@@ -90,8 +90,9 @@ def _load(
     allowed_files = allowed.files if allowed is not None else None
     reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems), environment=environment)
     sections: dict[str, Any] = {"engines": {}, "routes": ()}
+    count = ValueCount()
     for file in files:
-        _read_file(file, environment, sections, reading)
+        _read_file(file, environment, sections, reading, count)
     rules = RulesSpec(**sections, digest=digest_of(file.content for file in files))
     _check_together(rules, paths, reading)
     _check_tls_files(rules, reading)
@@ -124,7 +125,9 @@ def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
     return files.get(location.file, -1), location.line, location.column
 
 
-def _read_file(file: RuleFile, environment: Mapping[str, str], sections: dict[str, Any], reading: Reading) -> None:
+def _read_file(
+    file: RuleFile, environment: Mapping[str, str], sections: dict[str, Any], reading: Reading, count: ValueCount
+) -> None:
     start = Location(str(file.path), 1, 1)
     try:
         text = file.content.decode("utf-8-sig")
@@ -133,7 +136,7 @@ def _read_file(file: RuleFile, environment: Mapping[str, str], sections: dict[st
         reading.error(Location(str(file.path), line, 1), f"not UTF-8: byte {file.content[error.start]:#04x}")
         reading.is_partial = True
         return
-    root = read_yaml(text, str(file.path), environment, reading.problems)
+    root = read_yaml(text, str(file.path), environment, reading.problems, count)
     if isinstance(root, Map):
         _read_sections(root, sections, reading)
         return

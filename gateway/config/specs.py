@@ -24,6 +24,7 @@ from gateway.config.value_parsers import (
     EngineName,
     ExperimentName,
     FrontProtocol,
+    Glob,
     HeaderName,
     Name,
     OperationName,
@@ -177,7 +178,7 @@ class MetricsSpec:
 
     # As `load.path`; None: not shown
     path: Annotated[str, value_parsers.metrics_path] | None = None
-    names: tuple[str, ...] = ("nv_*",)  # globs of the families that are shown
+    names: tuple[Glob, ...] = ("nv_*",)  # of the families that are shown
     timeout: PositiveDuration = 2.0  # of all that a scrape reads; a server that is late keeps its last counts
     max_bytes: Size = 4 * 1024 * 1024  # of one server; a longer text is not shown
 
@@ -247,7 +248,7 @@ class EngineSpec:
 class InputMatch:
     """Conditions on one input tensor; all of them must hold for the same tensor."""
 
-    name: tuple[str, ...] = ()  # globs
+    name: tuple[Glob, ...] = ()
     datatype: tuple[Datatype, ...] = ()
     rank: Count | None = None
     shape: tuple[int, ...] | None = None  # -1 matches any length of that axis
@@ -261,14 +262,14 @@ class MatchSpec:
     Texts are globs (`*`, `?`, `[...]`), case-sensitive.
     """
 
-    model: tuple[str, ...] = ()
-    version: tuple[str, ...] = ()
+    model: tuple[Glob, ...] = ()
+    version: tuple[Glob, ...] = ()
     protocol: tuple[FrontProtocol, ...] = ()  # rest | grpc | openai
     operation: tuple[OperationName, ...] = ()  # values of protocol.operations.Operation
-    header: Mapping[HeaderName, tuple[str, ...]] = field(default_factory=dict)  # names in lower case
-    parameter: Mapping[Text, tuple[Annotated[str, value_parsers.truth_in_json], ...]] = field(default_factory=dict)
+    header: Mapping[HeaderName, tuple[Glob, ...]] = field(default_factory=dict)  # names in lower case
+    parameter: Mapping[Text, tuple[Annotated[str, value_parsers.parameter_glob], ...]] = field(default_factory=dict)
     input: tuple[InputMatch, ...] = ()  # each must be met by some input
-    tenant: tuple[str, ...] = ()
+    tenant: tuple[Glob, ...] = ()
     has_image: bool | None = None
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
+from gateway.config.globs import MAX_GLOB, is_exact
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import MODEL_OPERATIONS, Operation
 from gateway.yaml import values
@@ -171,6 +172,21 @@ status = values.checked(
 )
 
 
+def glob(text: str) -> str:
+    """A glob; comparing two takes time by the product of their lengths."""
+    if len(text) > MAX_GLOB and not is_exact(text):
+        raise ValueError(f"a glob has at most {MAX_GLOB} characters, and this one {len(text)}: write shorter ones")
+    return text
+
+
+def text_glob(written: str) -> str:
+    return glob(text(written))
+
+
+def parameter_glob(text: str) -> str:
+    return glob(truth_in_json(text))
+
+
 def truth_in_json(text: str) -> str:
     """A parameter's value as text: YAML's `True` is JSON's `true`."""
     return text.lower() if text in ("True", "TRUE", "False", "FALSE") else text
@@ -292,6 +308,7 @@ def guardrail_bound(metric: str, bound: str) -> Callable[[str], float]:
 
 Name = Annotated[str, values.name]
 Text = Annotated[str, text]
+Glob = Annotated[str, glob]
 HeaderName = Annotated[str, header_name]
 ClientHeaderName = Annotated[str, client_header]
 StrippedHeaderName = Annotated[str, stripped_header]

@@ -17,6 +17,8 @@ from gateway.yaml.problems import Location, Problem
 _YamlLoader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")}
+# Of all files of one reading. Rules with 10,000 routes have some 200,000; more take seconds to check, and gigabytes.
+MAX_VALUES = 1_000_000
 # Our files nest six deep; PyYAML's C composer recurses and ends the process some thousands deep.
 _MAX_DEPTH = 64
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{")
@@ -100,18 +102,40 @@ def compose(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=_Loader)
 
 
-def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: list[Problem]) -> Node:
-    """Parse one YAML document; findings go to `problems`, and invalid parts become `Invalid`."""
+class ValueCount:
+    """The values of the files of one reading. Those behind an alias count at each use, since each use reads them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, number: int, node: yaml.Node) -> None:
+        """Raises: yaml.MarkedYAMLError where there are too many."""
+        self.total += number
+        if self.total > MAX_VALUES:
+            message = f"the rules have more than {MAX_VALUES:,} values, where those behind an alias count at each use"
+            raise _TooManyError(problem=message, problem_mark=node.start_mark)
+
+
+class _TooManyError(yaml.MarkedYAMLError):
+    pass
+
+
+def read_yaml(
+    text: str, file: str, environment: Mapping[str, str], problems: list[Problem], count: ValueCount | None = None
+) -> Node:
+    """Parse one YAML document; findings go to `problems`, and invalid parts become `Invalid`. `count` is that of all
+    files that are read together."""
     start = Location(file, 1, 1)
     try:
         root = compose(text)
         if root is None:
             return Scalar("", True, start)
-        return _Conversion(file, environment, problems).convert(root)
+        return _Conversion(file, environment, problems, count or ValueCount()).convert(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = start if mark is None else Location(file, mark.line + 1, mark.column + 1)
-        problems.append(Problem(place, f"not YAML: {_sentence(error)}"))
+        is_syntax = not isinstance(error, _TooManyError)
+        problems.append(Problem(place, f"not YAML: {_sentence(error)}" if is_syntax else str(error.problem)))
     except yaml.reader.ReaderError as error:
         problems.append(Problem(start, f"not YAML: {error.reason}"))
     return Invalid(start)
@@ -147,22 +171,33 @@ def _sentence(error: yaml.MarkedYAMLError) -> str:
 class _Conversion:
     """One document on its way from PyYAML's nodes to ours; a node behind an anchor is converted once."""
 
-    def __init__(self, file: str, environment: Mapping[str, str], problems: list[Problem]) -> None:
+    def __init__(self, file: str, environment: Mapping[str, str], problems: list[Problem], count: ValueCount) -> None:
         self._file = file
         self._environment = environment
         self._problems = problems
-        self._done: dict[int, Node] = {}
-        self._open: set[int] = set()  # nodes being converted: an alias to one of them is a circle
+        self._count = count
+        self._done: dict[int, tuple[Node, int]] = {}  # with the number of its values
+        self._open: dict[int, yaml.Node] = {}  # nodes being converted: an alias to one of them is a circle
 
     def convert(self, node: yaml.Node) -> Node:
         key = id(node)
         if key in self._open:
             return self._broken(self._place(node), "this anchor contains itself")
-        if key not in self._done:
-            self._open.add(key)
-            self._done[key] = self._convert_new(node)
-            self._open.remove(key)
-        return self._done[key]
+        if key in self._done:
+            found, number = self._done[key]
+            self._count.add(number, self._innermost(node))
+            return found
+        before = self._count.total
+        self._count.add(1, node)
+        self._open[key] = node
+        found = self._convert_new(node)
+        del self._open[key]
+        self._done[key] = found, self._count.total - before
+        return found
+
+    def _innermost(self, node: yaml.Node) -> yaml.Node:
+        """What an alias to this node is in: the node itself is where its anchor is."""
+        return next(reversed(self._open.values()), node)
 
     def _convert_new(self, node: yaml.Node) -> Node:
         place = self._place(node)
@@ -193,7 +228,8 @@ class _Conversion:
         for key, value in node.value:
             key_place = self._place(key)
             if key.tag == f"{_TAG}merge":
-                merged = self._merge(self.convert(value), key_place) | merged
+                self._count.add(len(merged), key)
+                merged = self._merge(self.convert(value), key) | merged
             elif not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}null":
                 self._problems.append(Problem(key_place, "a key must be a text"))
             elif key.value in entries:
@@ -203,15 +239,18 @@ class _Conversion:
                 entries[key.value] = Entry(key_place, self.convert(value))
         return Map(entries | {name: entry for name, entry in merged.items() if name not in entries}, place)
 
-    def _merge(self, source: Node, place: Location) -> dict[str, Entry]:
+    def _merge(self, source: Node, key: yaml.Node) -> dict[str, Entry]:
         """The keys that `<<` brings in: of several maps, an earlier one wins."""
         maps = source.nodes if isinstance(source, Items) else (source,)
         merged: dict[str, Entry] = {}
         for one in maps:
             if isinstance(one, Map):
+                self._count.add(len(merged) + len(one.entries), key)
                 merged = dict(one.entries) | merged
             elif not isinstance(one, Invalid):
-                self._problems.append(Problem(place, f"'<<' takes a map or a list of maps, found {describe(one)}"))
+                self._problems.append(
+                    Problem(self._place(key), f"'<<' takes a map or a list of maps, found {describe(one)}")
+                )
         return merged
 
     def _broken(self, place: Location, message: str) -> Invalid:

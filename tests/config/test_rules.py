@@ -255,3 +255,38 @@ def test_findings_quote_short_values(tmp_path: Path) -> None:
     path.write_text("version: 1\nengines: {e: {endpoints: 'http://a', timeout: '${WAIT}'}}\n" + ROUTE)
     (finding,) = lines(load_rules([path], {"WAIT": "5x"}))
     assert "'5x' is not a duration" in finding
+
+
+LONG_GLOBS = {
+    "model": '{model: "GLOB"}',
+    "header": '{header: {x-a: ["a", "GLOB"]}}',
+    "parameter": '{parameter: {p: "GLOB"}}',
+    "input": '{input: {name: "GLOB"}}',
+    "tenant": '{tenant: "GLOB"}',
+}
+
+
+@pytest.mark.parametrize("match", LONG_GLOBS.values(), ids=LONG_GLOBS)
+def test_long_globs_are_refused_with_their_place(tmp_path: Path, match: str) -> None:
+    """A glob of more than 256 characters takes long to compare with others; a text without wildcards may be longer."""
+    head = "version: 1\nengines: {a: {endpoints: ['http://h:1']}}\nroutes:\n  - {name: r, engine: a, match: "
+    path = tmp_path / "rules.yaml"
+    path.write_text(head + match.replace("GLOB", "a*" * 2000) + "}\n")
+    (finding,) = lines(load_rules([path], {}))
+    assert finding.startswith(f"{path}:4:") or ":4:" in finding
+    assert "a glob has at most 256 characters, and this one 4000" in finding
+    for fine in ("a*" * 128, "a" * 4000):
+        path.write_text(head + match.replace("GLOB", fine) + "}\n")
+        assert load_rules([path], {}).rules is not None
+
+
+def test_aliases_of_aliases_are_refused(tmp_path: Path) -> None:
+    """Few kilobytes that stand for millions of values are refused before they are read."""
+    many = 120
+    head = "version: 1\nengines: {a: {endpoints: ['http://h:1']}}\n"
+    aliases = f"x-n: &n [{','.join(['q'] * many)}]\nx-i: &i {{name: *n}}\nx-is: &is [{','.join(['*i'] * many)}]\n"
+    routes = "".join(f"  - {{name: r{at}, match: {{input: *is}}, engine: a}}\n" for at in range(many))
+    path = tmp_path / "rules.yaml"
+    path.write_text(head + aliases + "routes:\n" + routes)
+    (finding,) = lines(load_rules([path], {}))
+    assert "the rules have more than 1,000,000 values" in finding and "rules.yaml:7" in finding

@@ -122,3 +122,20 @@ def test_pure_python_yaml_reads_the_same(text: str, expected: Plain, monkeypatch
     fast = read(text)
     monkeypatch.setattr(nodes, "_Loader", yaml.SafeLoader)
     assert read(text) == fast
+
+
+def test_values_are_bounded_with_each_use_of_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is behind an alias counts wherever it is used, in merges too, over all files; the error names the
+    place of the use that is too much."""
+    lists = "a: &a [1, 2, 3, 4]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: [*c, *c]\n"
+    assert read(lists)[1] == []
+    monkeypatch.setattr(nodes, "MAX_VALUES", 140)
+    too_many = "the rules have more than 140 values, where those behind an alias count at each use"
+    assert read(lists)[1] == [f"f.yaml:4:4: error: {too_many}"]
+    maps = "".join(f"m{at}: &m{at} {{<<: [*m{at - 1}, *m{at - 1}], k{at}: 1}}\n" for at in range(1, 9))
+    (problem,) = read("m0: &m0 {a: 1}\n" + maps)[1]
+    assert problem.endswith(too_many)
+    count, problems = nodes.ValueCount(), list[Problem]()
+    for file in ("one.yaml", "two.yaml"):
+        nodes.read_yaml("[" + "1, " * 100 + "]", file, {}, problems, count)
+    assert list(map(str, problems)) == [f"two.yaml:1:{2 + 3 * 38}: error: {too_many}"]
