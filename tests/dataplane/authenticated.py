@@ -57,14 +57,30 @@ class RestEngine:
                 self._answer({})
 
             def do_POST(self) -> None:
-                bodies.append(self.rfile.read(int(self.headers.get("content-length", 0))))
                 received.append({name.lower(): value for name, value in self.headers.items()})
+                body = self._read_body()
+                if body is None:
+                    return
+                bodies.append(body)
                 index = [{"name": name, "state": "READY"} for name in ("m", "secret", "open")]
                 if "/endless/" in self.path:
                     self._begin()
                     return
                 is_index = self.path.endswith("/index")
                 self._answer(COMPLETION if "chat" in self.path else index if is_index else RESULT)
+
+            def _read_body(self) -> bytes | None:
+                """None where it breaks off."""
+                if self.headers.get("transfer-encoding") != "chunked":
+                    return self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = b""
+                while line := self.rfile.readline():
+                    piece = self.rfile.read(int(line, 16) + 2)
+                    body += piece[:-2]
+                    if piece == b"\r\n":
+                        return body
+                self.close_connection = True
+                return None
 
             def _answer(self, reply: Any) -> None:
                 body = json.dumps(reply).encode()

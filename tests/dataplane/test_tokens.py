@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.dataplane.authenticated import Keys, Served, bearer, engines, infer
 from tests.dataplane.test_auth import inputs
+from tests.support.waiting import eventually
 
 jwt = pytest.importorskip("jwt")
 
@@ -35,6 +36,7 @@ routes:
   - {{name: of-key, match: {{model: of-key}}, engine: rest, allow: {{key: "0123456789ab"}}}}
   - {{name: of-ann, match: {{model: of-ann}}, engine: rest, allow: {{key: "sub:ann"}}}}
   - {{name: of-acme, match: {{model: m, tenant: acme}}, engine: rest}}
+  - {{name: short, match: {{model: short, tenant: acme}}, engine: rest, max_body_bytes: 1000}}
   - {{name: grpc, match: {{model: g}}, engine: by-grpc}}
   - {{name: others, engine: rest}}
 """
@@ -147,6 +149,30 @@ def test_bodies_wait_for_the_verification(scene: Scene, size: int, http2: bool) 
         reply = client.post(f"{scene.served.url}/v2/models/m/infer", content=body, headers=bearer(token))
         assert reply.headers["x-pointsman-route"] == "of-acme"
     assert scene.rest.received[-1]["content-length"] == str(len(body))
+
+
+@pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_route_bounds_bodies_of_new_tokens(scene: Scene, http2: bool, is_chunked: bool) -> None:
+    """`max_body_bytes` of a route holds for the first request with a token as for all others, whether the length is
+    known or not, and whether all of the body is there when the token is verified."""
+    bodies, received = len(scene.rest.bodies), len(scene.rest.received)
+
+    def pieces() -> Iterator[bytes]:
+        yield b"{"
+        eventually(lambda: len(scene.rest.received) > received)  # by now the token is verified
+        yield b" " * 1000
+
+    versions: dict[str, bool] = {"http1": False, "http2": True} if http2 else {}
+    with httpx.Client(timeout=60, **versions) as client:  # type: ignore[arg-type]
+        contents: list[Any] = [pieces(), iter([b" " * 1001])] if is_chunked else [b" " * 1001, b" " * 100_000]
+        for number, content in enumerate(contents):
+            token = scene.by_file.token("a", jti=f"{http2}{is_chunked}{number}")
+            reply = client.post(f"{scene.served.url}/v2/models/short/infer", content=content, headers=bearer(token))
+            assert (reply.status_code, "max_body_bytes of its route" in reply.text) == (413, True)
+        reply = client.post(f"{scene.served.url}/v2/models/short/infer", json={"inputs": []}, headers=bearer(token))
+        assert reply.headers["x-pointsman-route"] == "short"
+    assert len(scene.rest.bodies) == bodies + 1
 
 
 def test_grpc_calls(scene: Scene) -> None:

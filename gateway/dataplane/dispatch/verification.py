@@ -11,13 +11,51 @@ from gateway.dataplane.context.authenticated_head_reader import AuthenticatedReq
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_handler import ErrorHandler
+from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
 from gateway.dataplane.dispatch.deferred_handler import Chosen, LookupHandler
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import RefusedCall
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
+
+
+class BoundedHandler(ForwardingHandler):
+    """Ends a request with an error once its body is longer than its route allows. The client's connection bounds it by
+    what was known when the head came."""
+
+    _handler: Handler
+
+    def __init__(self, client: Client, request: Request, handler: Handler) -> None:
+        self._client = client
+        self._request = request
+        self._handler = handler
+        self._size = 0
+        self._is_over = False
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if self._is_over:
+            return
+        self._size += len(data)
+        if self._size <= self._request.plan.max_body_bytes:
+            self._handler.body_received(data, ended)
+            return
+        self._is_over = True
+        has_begun = self._handler.begun
+        error = self._request.plan.body_too_long(self._client.plane.settings.limits)
+        self._handler.client_gone(error.kind.value, error.status.http)
+        if has_begun:
+            self._client.break_off()
+        else:
+            self._client.refuse(error, [(b"x-request-id", self._request.id or self._client.plane.new_request_id())])
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._handler.client_gone(reason, status)
+
+    def progress(self) -> Progress:
+        return self._handler.progress()
 
 
 class VerificationHandler(LookupHandler):
@@ -53,7 +91,11 @@ class VerificationHandler(LookupHandler):
             request = self._again()
             if isinstance(request.plan.error, UnverifiedError):  # what was found out is forgotten already
                 raise request.plan.error
+            if max(request.length or 0, self._body.size) > request.plan.max_body_bytes:
+                raise request.plan.body_too_long(self._client.plane.settings.limits)
             handler = self._handler_for(self._client, request)
+            if request.length is None and not self._body.is_complete:
+                handler = BoundedHandler(self._client, request, handler)
         except GatewayError as error:
             handler = ErrorHandler(self._client, self._request, error)
         return handler, body
