@@ -52,13 +52,19 @@ def test_all_listeners_are_told_by_one_look() -> None:
         state = Counted()
         feed = Feed(state, seconds=0.02)
         with feed.subscription() as one, feed.subscription() as other:
-            for _ in range(5):
-                received = [read(await each.next(5) or b"") for each in (one, other)]
-                assert received[0] == received[1]
+            received: tuple[list[Any], list[Any]] = [], []
+            while min(map(len, received)) < 5:
+                for each, events in zip((one, other), received, strict=True):
+                    events += read(await each.next(5) or b"")
+            num_both = min(map(len, received))  # one of them may have got the next event, too
+            assert received[0][:num_both] == received[1][:num_both]
             with feed.subscription() as late:
                 assert read(await late.next(0) or b"")[0][0] == "fleet"  # at once
             seen = state.num_calls
-            assert 5 <= seen <= 8
+            while waiting := read(await one.next(0) or b""):  # a busy machine may have taken more
+                received[0].extend(waiting)
+            assert 5 <= seen <= len(received[0]) + 1
+            seen = state.num_calls
         await asyncio.sleep(0.1)
         assert state.num_calls <= seen + 1
 
