@@ -297,7 +297,10 @@ class RedisCoordination:
             values = await self._execute(("HMGET", key, *parts))
             values = {part: value for part, value in zip(parts, values, strict=True) if value is not None}
         else:
-            values = {part.decode(errors="replace"): value for part, value in _pairs(await self._execute(("HGETALL", key))).items()}
+            values = {
+                part.decode(errors="replace"): value
+                for part, value in _pairs(await self._execute(("HGETALL", key))).items()
+            }
         return {part: data for part, value in values.items() if (data := _json(value)) is not None}
 
     async def close(self) -> None:

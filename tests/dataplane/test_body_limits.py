@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.dataplane.context.request_body import RequestBody
 from tests.dataplane.grpc.peers import STREAM, GrpcEngine
 from tests.dataplane.grpc.stage import grpc_stage, many, request
 from tests.dataplane.stage import Engine, load, post, rules, run, stage
@@ -68,6 +70,42 @@ def test_a_body_is_refused_as_soon_as_it_is_known_to_be_too_long(tmp_path: Path)
         engine.stop()
 
     run(scene())
+
+
+def test_a_chunked_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a route has a bound, the JSON of a body without a length is read when all has come, not with each piece."""
+    num_read = 0
+    facts = RequestBody.facts
+
+    def counted(self: RequestBody, *arguments: Any) -> Any:
+        nonlocal num_read
+        num_read += 1
+        return facts(self, *arguments)
+
+    monkeypatch.setattr(RequestBody, "facts", counted)
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = (
+            f"version: 1\nengines: {{it: {{endpoints: ['{engine.url}']}}}}\nroutes:\n"
+            "  - {name: hot, match: {parameter: {tier: hot}}, engine: it}\n"
+            "  - {name: all, engine: it, max_body_bytes: 8MiB}\n"
+        )
+        body = b'{"inputs":[]}'
+        head = b"POST /v2/models/m/infer HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(head + b"inference-header-content-length: %d\r\n\r\n" % len(body))
+            for piece in (body, *[b"x"] * 20, b""):
+                await client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+                await asyncio.sleep(0)
+            assert (await client.reply()).status == 200
+            assert engine.received[-1].body == body + b"x" * 20
+        engine.stop()
+
+    run(scene())
+    assert num_read == 1
 
 
 @pytest.mark.parametrize("path, where", [("/v1/chat/completions", "code"), ("/v1/messages", "type")])

@@ -254,6 +254,8 @@ class Snapshot:
         self.headers_used = used.headers - used.unit_headers
         # The header and the cookie that name sessions, empty where no target needs them.
         needs_session = any(target.needs_session for target in self.table.targets)
+        # Whether a body of unknown length may turn out to be too long for its route.
+        self.bounds_bodies = any(target.max_body_bytes is not None for target in self.table.targets)
         yield
         self.session_field = rules.identity.session_header.encode() if needs_session else b""
         cookie = rules.identity.session_cookie if needs_session else None

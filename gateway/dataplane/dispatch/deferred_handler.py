@@ -131,7 +131,10 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
     plan = request.plan
     decision = plan.decide(None, request.session, request.units)
     size = 0
+    is_open = plan.snapshot.bounds_bodies and request.length is None and not body.is_complete
     if decision is Undecided.NEEDS_BODY:
+        if is_open:  # reading it with each piece would cost its square
+            return None
         facts = body.facts(plan.call.operation, client.plane.settings.limits)
         if facts is None:
             return None
@@ -140,7 +143,7 @@ def route_on_body(client: Client, request: Request, body: RequestBody, serve: Se
         raise undecided(decision, plan.facts)
     route_target = plan.snapshot.target_of(decision)
     if route_target.spec.max_body_bytes is not None:
-        if request.length is None and not body.is_complete:
+        if is_open:
             return None
         check_size(route_target, max(request.length or 0, body.size))
     handler = serve(client, request, route_target, decision.session)
