@@ -74,7 +74,7 @@ class Keyring:
         """
         self.refresh()
         if self._problem is not None:
-            raise self._problem
+            raise KeysError(str(self._problem))  # one that is kept would keep the frames of all calls
         digest = hashlib.sha256(key.encode(errors="surrogateescape")).digest()
         entry = self._proven.get(digest)
         if entry is not None:

@@ -9,6 +9,7 @@ from fnmatch import translate
 from gateway.config.limit_specs import PriceSpec
 from gateway.limits.budget_window import BILLION
 from gateway.protocol.llm.canonical import TokenUsage
+from gateway.protocol.remembered_names import MAX_LENGTH
 
 # Billionths for a token, of a price for a million of them.
 _OF_A_TOKEN = BILLION // 10**6
@@ -31,10 +32,11 @@ class Prices:
         found = self._by_model.get(model)
         if found is not None or model in self._by_model:
             return found
-        if len(self._by_model) >= _MAX_MODELS:
-            self._by_model.clear()
         price = next((spec for pattern, spec in self._patterns if pattern.match(model)), None)
-        self._by_model[model] = price
+        if len(model) <= MAX_LENGTH:
+            if len(self._by_model) >= _MAX_MODELS:
+                self._by_model.clear()
+            self._by_model[model] = price
         return price
 
     def cost(self, model: str, used: TokenUsage) -> int:

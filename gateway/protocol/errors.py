@@ -89,6 +89,10 @@ class GatewayError(Exception):
         text = _NAMELESS.get(self.kind) or self.message.replace(f"engine '{engine}'", "the engine")
         return GatewayError(self.kind, text, self.fields)
 
+    def again(self) -> GatewayError:
+        """The same, to be raised: one that is kept would keep the frames of all that raised it, with their bodies."""
+        return self.at("")
+
     def at(self, where: str) -> GatewayError:
         """The same, with where it happened."""
         return GatewayError(self.kind, self.message + where, self.fields)

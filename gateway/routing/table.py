@@ -15,6 +15,7 @@ from heapq import merge
 from gateway.config.globs import PatternIndex
 from gateway.config.specs import RulesSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.remembered_names import MAX_LENGTH
 from gateway.routing.assignment import Forcing, Split
 from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.layout import memberships
@@ -171,7 +172,8 @@ class Table:
             if not places:
                 return self._unnamed
             routes = self._until_certain(merge(*places, self._for_any_model), Facts(model))
-            self._remember(model, routes)
+            if len(model) <= MAX_LENGTH:
+                self._remember(model, routes)
         return routes
 
     @property

@@ -1,11 +1,13 @@
 """The header fields of requests and replies on each hop."""
 
 import asyncio
+import gc
 import gzip
 from pathlib import Path
 
 import pytest
 
+from gateway.protocol.errors import GatewayError
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -245,6 +247,32 @@ def test_nobody_answers_unknown_paths_and_verbs(tmp_path: Path) -> None:
             assert (reply.status, reply.reason) == (404, "no_route")
             assert reply.body == b"""{"error":"Request for unknown model: 'other' version 2 is not found"}"""
             assert engine.received == []
+        engine.stop()
+
+    run(scene())
+
+
+def test_an_error_that_is_kept_keeps_no_requests(tmp_path: Path) -> None:
+    """The error of an unknown model is prepared once for a head, and keeps nothing of the requests that it refuses."""
+    only = "  - {name: one, match: {model: known}, engine: it}\n"
+
+    def frames() -> int:
+        longest = 0
+        for error in [each for each in gc.get_objects() if isinstance(each, GatewayError)]:
+            count, at = 0, error.__traceback__
+            while at is not None:
+                count, at = count + 1, at.tb_next
+            longest = max(longest, count)
+        return longest
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine, routes=only), tmp_path) as it:
+            for _ in range(30):
+                reply = await it.ask(post("/v1/chat/completions", b'{"model": "other"}'))
+                assert (reply.status, reply.reason) == (404, "no_route")
+            assert frames() < 30
         engine.stop()
 
     run(scene())

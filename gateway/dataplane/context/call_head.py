@@ -66,8 +66,8 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"user-agent",
 }
 _INFERENCES = ("ModelInfer", "ModelStreamInfer")
-# A bound for clients that invent names.
-_MAX_DECISIONS = 1024
+# What a decision takes that is remembered by the names of a message.
+_DECISION_BYTES = 1024
 
 
 class CallTarget:
@@ -213,12 +213,20 @@ class CallPlan:
         if selector is None and route_target.spec.experiment is not None and not route_target.spec.is_forced:
             # From now on, the units in the fields assign messages of these names to arms.
             selector = arm_selector_of(table.route_of(facts), self.snapshot)
-            if selector is not None and len(self._arm_selectors) < _MAX_DECISIONS:
+            if selector is not None and self._may_remember(names):
                 self._arm_selectors[key] = selector
         is_of_all = decision.repeatable and decision.unit is None and not route_target.spec.needs_session
-        if is_of_all and len(self._decided) < _MAX_DECISIONS:
+        if is_of_all and self._may_remember(names):
             self._decided[key] = answer
         return answer
+
+    def _may_remember(self, names: Names) -> bool:
+        length = len(names.model) + len(names.version)
+        return self.snapshot.remembered_names.admit(self, length, _DECISION_BYTES)
+
+    def forget_names(self) -> None:
+        self._decided.clear()
+        self._arm_selectors.clear()
 
     def _unit(self, head: CallHead, header: str | None) -> str | None:
         """The unit of an experiment that a header names; None where it is missing."""

@@ -43,8 +43,8 @@ FORWARDED = frozenset(
 VIA = b"1.1 pointsman"
 
 _ENCODING = b"content-encoding"
-# A bound for clients that invent names.
-_MAX_MODELS = 256
+# What a plan of one model takes beside its fields, which it has up to three times.
+_PLAN_BYTES = 2048
 # Paths whose errors have the shape of OpenAI's or Anthropic's, even where nothing is there.
 _OPENAI_PATHS = "/v1/"
 _ANTHROPIC_PATHS = "/v1/messages"
@@ -70,6 +70,7 @@ class PreparedHead:
     """
 
     __slots__ = (
+        "__weakref__",
         "_leading",
         "_models",
         "_named",
@@ -239,10 +240,13 @@ class PreparedHead:
             found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
             found.facts = replace(self.facts, model=model)
             found._decide_early()
-            if len(self._models) >= _MAX_MODELS:
-                self._models.clear()
-            self._models[model] = found
+            num_bytes = _PLAN_BYTES + 3 * sum(len(name) + len(value) for name, value in self.head.fields)
+            if self.snapshot.remembered_names.admit(self, len(model), num_bytes):
+                self._models[model] = found
         return found
+
+    def forget_names(self) -> None:
+        self._models.clear()
 
     def uncached_copy(self) -> PreparedHead:
         """A copy without what is cached for this head."""

@@ -27,6 +27,7 @@ from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
+from gateway.protocol.remembered_names import RememberedNames
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
@@ -234,6 +235,7 @@ class Snapshot:
         self.number = number
         self._rules = rules
         self.table = yield from Table.compiled(rules, number, names_routes=settings.name_decision)
+        self.remembered_names = RememberedNames()
         self.renames_regions = False  # whether clients share memory: see RegionNames
         # Finds callers; None where the rules do not ask who calls
         self.identification: Identification | None = None

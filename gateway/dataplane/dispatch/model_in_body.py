@@ -83,7 +83,7 @@ def _decided(
     Raises: GatewayError.
     """
     if plan.error is not None:
-        raise plan.error
+        raise plan.error.again()
     decision = plan.decide(None, request.session, request.units)
     if decision is Undecided.NEEDS_BODY:
         facts = read_generation_facts(body, limits.json_bounds)

@@ -90,7 +90,7 @@ class VerificationHandler(LookupHandler):
         try:
             request = self._again()
             if isinstance(request.plan.error, UnverifiedError):  # what was found out is forgotten already
-                raise request.plan.error
+                raise request.plan.error.again()
             if max(request.length or 0, self._body.size) > request.plan.max_body_bytes:
                 raise request.plan.body_too_long(self._client.plane.settings.limits)
             handler = self._handler_for(self._client, request)

@@ -26,6 +26,7 @@ from gateway.protocol.llm.embeddings import embeddings_metadata
 from gateway.protocol.llm.infer_text import openai_config, openai_metadata
 from gateway.protocol.operations import LlmApi, Operation, model_path
 from gateway.protocol.protobuf import message, parse
+from gateway.protocol.remembered_names import MAX_LENGTH
 from gateway.protocol.tfserving.model_info import (
     ModelPath,
     Signatures,
@@ -71,6 +72,8 @@ class TtlCache(Generic[Value]):
         return known[2]
 
     def put(self, route_target: RouteTarget, value: Value, *key: str) -> None:
+        if max(map(len, key)) > MAX_LENGTH:
+            return
         if len(self._known) >= _MAX_REMEMBERED:
             self._known.clear()
         route_target = route_target.origin
