@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from engines.core.messages import InferResponse, TensorData
 from engines.scheduling.interfaces import Clock
+from gateway.protocol.datatypes import DATATYPES, data_bytes
 
 # The overhead of an entry: a few objects.
 ENTRY_BYTES = 512
@@ -130,8 +132,9 @@ class RedisStore:
         try:
             value = await self._client.get(PREFIX + key)
             if value is not None:
-                response = decode(value)
-        except Exception:  # any error of a client, or another writer's value
+                with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another writer's
+                    response = decode(value)
+        except Exception:  # any error of a client
             self._failed()
         end(response)
 
@@ -159,16 +162,27 @@ def encode(response: InferResponse) -> bytes:
 
 
 def decode(value: bytes) -> InferResponse:
-    """Raises: ValueError, KeyError or TypeError for other bytes than `encode` writes."""
+    """Raises: ValueError, KeyError, TypeError or AttributeError for other bytes than `encode` writes."""
     start = 4 + int.from_bytes(value[:4], "little")
     head = json.loads(value[4:start])
     outputs = []
     for name, datatype, shape, size in head["outputs"]:
+        if not (_are(str, name, datatype) and _are(int, size, *shape) and min(size, *shape, 0) >= 0):
+            raise ValueError(f"{name!r} is no tensor")
+        if datatype not in DATATYPES or data_bytes(datatype, tuple(shape)) not in (size, None):
+            raise ValueError(f"{size} bytes are no {datatype} of shape {shape}")
         outputs.append(TensorData(name, datatype, tuple(shape), value[start : start + size]))
         start += size
     if start != len(value):
         raise ValueError(f"a response of {start} bytes is stored as {len(value)}")
-    return InferResponse(tuple(outputs), head["parameters"])
+    parameters = head["parameters"]
+    if not all(isinstance(each, bool | int | float | str) for each in parameters.values()):
+        raise ValueError("a parameter of a stored response is no scalar")
+    return InferResponse(tuple(outputs), dict(parameters))
+
+
+def _are(kind: type, *values: object) -> bool:
+    return all(type(value) is kind for value in values)
 
 
 def _size(response: InferResponse) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path as FilePath
@@ -52,6 +53,7 @@ class DryRunRequest(BaseModel):
 
 def add_recordings(app: FastAPI, control: ControlPlane) -> None:
     book = control.book
+    replays = ThreadPoolExecutor(1, "replay")  # the rest of the control process has threads of its own
 
     @app.post("/recordings", tags=["recordings"], responses=_CONFLICT)
     async def start(body: RecordingRequest, caller: Operator) -> Json:
@@ -110,7 +112,7 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         path = control.recordings.path(body.recording)
         dry_run = Replay(candidate, book.rules if body.against_rules_in_force else None)
         try:
-            report = await asyncio.to_thread(_replay, dry_run, path)
+            report = await asyncio.get_running_loop().run_in_executor(replays, _replay, dry_run, path)
         except RecordingSpoiltError as error:
             raise HTTPException(422, f"recording {body.recording!r}: {error}") from error
         if caller.role < Role.operator:

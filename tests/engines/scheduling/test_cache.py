@@ -1,5 +1,6 @@
 """The response cache: its keys, its contents, and the scheduler in front of it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,35 @@ def test_responses_survive_redis(written):
     assert decode(encode(written)) == written
 
 
+def stored(outputs, parameters=None, data=b"\x04\0\0\0"):
+    head = json.dumps({"outputs": outputs, "parameters": parameters if parameters is not None else {}}).encode()
+    return len(head).to_bytes(4, "little") + head + data
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff\xff\xff\xff",
+        stored([["sum", "INT32", [1, 2], 4]]),
+        stored([["sum", "INT33", [1], 4]]),
+        stored([[None, "INT32", [1], 4]]),
+        stored([["sum", "INT32", [-1], -4]]),
+        stored([["sum", "INT32", ["1"], 4]]),
+        stored([["sum", "INT32", [1], True]]),
+        stored([["sum", "INT32", [1], 4]], parameters=[1]),
+        stored([["sum", "INT32", [1], 4]], parameters={"a": [1]}),
+        stored({"sum": 1}),
+        stored([["sum", "INT32", [1], 4]], data=b"12345678"),
+    ],
+)
+def test_what_no_host_has_written_is_a_miss(value):
+    """Entries that somebody else has written are none: the model runs."""
+    assert decode(stored([["sum", "INT32", [1], 4]])).outputs[0].data == b"\x04\0\0\0"
+    with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
+        decode(value)
+
+
 class FakeRedis:
     """A Redis whose replies the test controls, by resuming its coroutines."""
 
@@ -247,15 +277,31 @@ def test_redis_is_shared():
     assert other.clock.num_timers == 0
 
 
-@pytest.mark.parametrize("fault", ["error", "slow", "nonsense"])
+def test_an_entry_that_no_host_has_written_is_replaced():
+    """It costs a miss, and Redis is asked on."""
+    redis = FakeRedis()
+    stage = Cached(redis=redis)
+    key = "pointsman:response:1:" + str(key_of(_request(b"1"), "1"))
+    redis.values = {key: b"\xff\0\0\0{"}
+    stage.submit("a", b"1")
+    redis.go_on()
+    assert stage.instances[0].ids == [["a"]]
+    stage.instances[0].answer()
+    redis.go_on()
+    assert decode(redis.values[key]).outputs
+    stage.submit("b", b"1")
+    redis.go_on()
+    assert stage.client.outcomes() == ["answered", "answered"]
+    assert stage.instances[0].ids == [["a"]]
+
+
+@pytest.mark.parametrize("fault", ["error", "slow"])
 def test_a_redis_that_fails_costs_a_miss(fault):
     """After a failure Redis is not called for a second."""
     redis = FakeRedis()
     stage = Cached(redis=redis)
     if fault == "error":
         redis.error = ConnectionError("refused")
-    if fault == "nonsense":
-        redis.values = dict.fromkeys(["pointsman:response:1:" + str(key_of(_request(b"1"), "1"))], b"\xff\0\0\0{")
     stage.submit("a", b"1")
     if fault == "slow":
         stage.clock.move(50 * MS)
