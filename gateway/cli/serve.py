@@ -76,6 +76,16 @@ def _redis_prefix(value: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
+def _shared_secret_file(value: str) -> Path:
+    from gateway.supervision.rule_signature import read_signature
+
+    try:
+        read_signature(path := Path(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return path
+
+
 _DURATION = {"parser": _duration, "metavar": "DURATION"}
 _SIZE = {"parser": _size, "metavar": "SIZE"}
 _PORT = {"parser": _quantity(_port), "metavar": "PORT"}
@@ -183,6 +193,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "redis_prefix": (
             "What the gateway's keys in a Redis by URL begin with; gateways with another one share nothing.",
             {"parser": _redis_prefix, "metavar": "NAME", "envvar": "POINTSMAN_REDIS_PREFIX"},
+        ),
+        "shared_secret_file": (
+            "A secret of 32 bytes or more that all gateways of one Redis have: rules that they share are signed with "
+            "it, and others are ignored.",
+            {"parser": _shared_secret_file, "metavar": "FILE", "envvar": "POINTSMAN_SHARED_SECRET_FILE"},
         ),
         "redis_deadline": ("Longest time that a request waits for Redis.", _DURATION),
         "redis_memory_bytes": ("Memory of the embedded Redis; at least 1MiB.", _SIZE),

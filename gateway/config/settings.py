@@ -105,6 +105,7 @@ class Settings:
     # embedded, off, or a URL (gateway.redis.address), which may contain a password: never shown in a repr
     redis: str = field(default="embedded", repr=False)
     redis_prefix: str = "pointsman"  # what all keys in a Redis by URL begin with
+    shared_secret_file: Path | None = field(default=None, repr=False)  # signs the rules that gateways share by Redis
     redis_deadline: float = 0.005  # longest wait of a request for Redis; it proceeds without it then
     # The memory of the embedded Redis. Half a million sessions need less.
     redis_memory_bytes: int = 256 * 1024 * 1024

@@ -29,7 +29,9 @@ from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
 from gateway.supervision.region_secret import RegionSecret
 from gateway.supervision.replicas import ReplicaListeners, Replicas
+from gateway.supervision.rule_distribution import RuleSharing
 from gateway.supervision.rule_manager import RuleManager
+from gateway.supervision.rule_signature import read_signature
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
 from gateway.supervision.stored_keys import StoredKeys
@@ -53,7 +55,7 @@ class ControlPlane:
     ) -> None:
         """`book` is open.
 
-        Raises: ValueError where the settings name no valid Redis.
+        Raises: ValueError where the settings name no valid Redis or no secret.
         """
         self.inference = InferencePort.of(settings, ports[0].port)
         self.book = book
@@ -77,7 +79,10 @@ class ControlPlane:
                 experiment_changed=lambda: self.experiments.wake(),
             ),
         )
-        self.rule_manager = RuleManager(book, self.replicas, self.store, self._use_rules, self.workers.settle)
+        shared_secret = settings.shared_secret_file
+        signature = read_signature(shared_secret) if shared_secret is not None else None
+        sharing = RuleSharing(book, self.store, self.replicas.name, signature)
+        self.rule_manager = RuleManager(book, self.replicas, sharing, self._use_rules, self.workers.settle)
         self._stored_keys = StoredKeys(self.store, lambda: self.book.rules, self.workers.set)
         self.experiments = self._make_experiments()
         self.decisions = DecisionFeed(

@@ -18,6 +18,7 @@ from gateway.protocol.stored_json import read_json_object
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import Command, Script, StoreError
 from gateway.rule_versions.version import RulesRefused, Version, placed, read_version
+from gateway.supervision.rule_signature import RuleSignature
 from gateway.supervision.rulebook import FILES, Rulebook
 
 _log = logging.getLogger("pointsman")
@@ -61,7 +62,12 @@ class SharedRules:
 class RuleSharing:
     """Writes and reads the shared rules; without a store it does nothing."""
 
-    def __init__(self, book: Rulebook, store: BoundedRedis | None, name: str) -> None:
+    def __init__(
+        self, book: Rulebook, store: BoundedRedis | None, name: str, signature: RuleSignature | None = None
+    ) -> None:
+        """With a `signature` versions are signed, and others are ignored."""
+        self._signature = signature
+        self._has_complained = False  # of a version without a valid signature
         self._book = book
         self._store = store
         self._name = name
@@ -117,7 +123,7 @@ class RuleSharing:
         version = shared.version
         texts = placed(shared.texts, version.base_files, self._book.base_files)
         try:
-            taken = await self._book.take_over(version, texts, instead_of)
+            taken = await self._book.take_over(version, texts, instead_of, self._signature is not None)
         except RulesRefused as error:
             self._refused = version.digest
             self.problem = f"{version}, which {shared.by} has in force, cannot be used here: {error}"
@@ -132,7 +138,7 @@ class RuleSharing:
             return self._store is not None
         version = shared.version
         try:
-            (answer,) = await self._store.call([_command(shared)], _CALL_SECONDS)
+            (answer,) = await self._store.call([self._command(shared)], _CALL_SECONDS)
         except StoreError as error:
             _log.warning("the other gateways do not know %s yet: %s", version, error)
             return False
@@ -153,8 +159,11 @@ class RuleSharing:
         self._has_answered = True
         if not isinstance(answer, bytes):
             return None
+        content = self._verified(answer.partition(b" ")[2])
+        if content is None:
+            return None
         try:
-            fields = read_json_object(answer.partition(b" ")[2])
+            fields = read_json_object(content)
             version = read_version(fields)
             texts = {name: str(fields["texts"][name]) for name in version.files}
             if version.source not in _SOURCES or version.author == FILES:
@@ -165,8 +174,22 @@ class RuleSharing:
             return None
         return SharedRules(version, texts, str(fields.get("by", "another gateway")))
 
+    def _verified(self, signed: bytes) -> bytes | None:
+        """The JSON of a version; None where it is not signed, and has to be."""
+        if self._signature is None:
+            return signed
+        signature, _, content = signed.partition(b" ")
+        if self._signature.is_of(signature, self._book.base, content):
+            self._has_complained = False
+            return content
+        if not self._has_complained:
+            self._has_complained = True
+            _log.warning("the rules in Redis are ignored: they are not signed with the secret of --shared-secret-file")
+        return None
 
-def _command(shared: SharedRules) -> Command:
-    version = shared.version
-    fields = json.dumps(asdict(version) | {"texts": dict(shared.texts), "by": shared.by})
-    return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {fields}", _MAX_BASES])
+    def _command(self, shared: SharedRules) -> Command:
+        version = shared.version
+        content = json.dumps(asdict(version) | {"texts": dict(shared.texts), "by": shared.by})
+        if self._signature is not None:
+            content = f"{self._signature.of(version.base, content.encode())} {content}"
+        return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {content}", _MAX_BASES])

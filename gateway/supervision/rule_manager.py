@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.config.specs import RulesSpec
-from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.version import Version
 from gateway.supervision.replicas import Replica, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
@@ -23,14 +22,14 @@ class RuleManager:
         self,
         book: Rulebook,
         replicas: Replicas,
-        store: BoundedRedis | None,
+        sharing: RuleSharing,
         use_rules: Callable[[RulesSpec, int], None],
         settle: Callable[[], Awaitable[None]],
     ) -> None:
         """`use_rules` puts rules in force unless they are already; `settle` waits until the workers use them."""
         self._book = book
         self._replicas = replicas
-        self._sharing = RuleSharing(book, store, replicas.name)
+        self._sharing = sharing
         self._use_rules = use_rules
         self._settle = settle
         self._sync_due = asyncio.Event()  # another gateway may have rules for this one

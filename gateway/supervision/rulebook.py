@@ -174,9 +174,12 @@ class Rulebook:
             why = f"back to {to}" + (f": {reason}" if reason else "")
             return await self._activate(self.texts_of(to.number), author, why, of=to.number, is_return=True)
 
-    async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
+    async def take_over(
+        self, version: Version, texts: Mapping[str, str], instead_of: Version, is_signed: bool = False
+    ) -> bool:
         """Put in force what another gateway has in force instead of the same files, unless the rules have changed
-        meanwhile; returns whether that changes anything. They send credentials where the files on this disk do alone.
+        meanwhile; returns whether that changes anything. Unless they are signed, they send credentials where the files
+        on this disk do alone.
 
         Raises: RulesRefused.
         """
@@ -187,7 +190,7 @@ class Rulebook:
             same = [each.number for each in self._store.versions if each.digest == version.digest]
             of = same[-1] if version.is_return and same else None  # numbers are each gateway's own
             author, reason, source = version.author, version.reason, version.source
-            judge = self._judged_of_others
+            judge = self._judged if is_signed else self._judged_of_others
             await self._activate(texts, author, reason, source, judge=judge, of=of, is_return=of is not None)
             return self.number != before
 

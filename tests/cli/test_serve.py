@@ -180,6 +180,17 @@ def test_a_variable_of_the_api_has_a_name(started: list[Any], name: str) -> None
     assert (refused.exit_code, started) == (2, [])
 
 
+def test_a_shared_secret_is_one(started: list[Any], tmp_path: Path) -> None:
+    """--shared-secret-file names a file with a secret that is long enough."""
+    (secret := tmp_path / "secret").write_text("short")
+    refused = run(app, ["serve", "--rules", "a.yaml", "--shared-secret-file", str(secret)])
+    assert (refused.exit_code, started) == (2, [])
+    secret.write_text("s" * 32)
+    secret.chmod(0o600)
+    run(app, ["serve", "--rules", "a.yaml", "--shared-secret-file", str(secret)])
+    assert started[0][0].shared_secret_file == secret
+
+
 def test_help_is_grouped_and_names_each_option_in_full() -> None:
     """At 80 columns the options are grouped in panels, and no name, variable or value is cut."""
     command = [sys.executable, "-m", "gateway", "serve", "--help"]

@@ -1,5 +1,6 @@
 """Rules activated by the admin API of real gateways: stored, rolled back, superseded, shared."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,17 +161,22 @@ def test_gateways_of_one_redis_activate_together(
 
 
 def test_what_was_activated_without_redis_is_told_when_it_is_back(
-    start_gateway: StartGateway, engines: dict[str, str], redis: RedisServer
+    start_gateway: StartGateway, engines: dict[str, str], redis: RedisServer, tmp_path: Path
 ) -> None:
     """An activation during a Redis outage takes effect at once and reports that it is not shared; the others get it
-    when Redis is back."""
-    one, other = (start_gateway(rules(engines, "one"), redis=redis.url) for _ in range(2))
+    when Redis is back, signed where they have a secret."""
+    (secret := tmp_path / "secret").write_text("s" * 32)
+    secret.chmod(0o600)
+    signing = ["--shared-secret-file", str(secret)]
+    one, other = (start_gateway(rules(engines, "one"), redis=redis.url, extra_args=signing) for _ in range(2))
     redis.kill()
     reply = post(one, "/rules/activate", files={"rules.yaml": rules(engines, "other")})
     assert (reply["shared"], served_by(one), served_by(other)) == (False, {"other"}, {"one"})
     redis.start()
     eventually(lambda: served_by(other) == {"other"})
     eventually(lambda: get(one, "/rules/versions")["shared"])
+    (stored,) = redis.client.hgetall("pointsman:1:rules").values()
+    assert re.match(r"\d+ [0-9a-f]{64} \{", stored)
 
 
 def test_other_rules_for_the_same_files_at_two_gateways_end_as_one(

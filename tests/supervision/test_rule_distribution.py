@@ -14,6 +14,7 @@ from gateway.config.rule_files import digest_of
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.version import Version
 from gateway.supervision.rule_distribution import KEY, RuleSharing
+from gateway.supervision.rule_signature import RuleSignature, read_signature
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
 from tests.support.redis_server import RedisServer, program
@@ -255,3 +256,43 @@ def test_nobody_speaks_for_the_files_in_redis(
 
     play(redis_server, scene)
     assert (route(one), len(one.versions())) == ("all", 1)
+
+
+def test_gateways_with_a_secret_take_signed_rules_alone(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They share all that the admin API may put in force; what is not signed, or for other files, is ignored."""
+    monkeypatch.setenv("OPENAI_KEY", "sk-secret")
+    text = RULES.replace("health:", "api_key: '${OPENAI_KEY}', health:")
+    elsewhere = text.replace("http://127.0.0.1:1", "http://127.0.0.1:2")
+    one, other, third = [book_in(tmp_path / each, text) for each in ("one", "other", "third")]
+    (secret := tmp_path / "secret").write_text("s" * 32 + "\n")
+    secret.chmod(0o600)
+
+    async def scene(store: BoundedRedis) -> None:
+        sharing, looking = [RuleSharing(book, store, "x", read_signature(secret)) for book in (one, other)]
+        redis_server.client.hset(KEY, one.base, of_stranger(one, text.replace("name: all", "name: strange")))
+        assert not await looking.look()
+        await one.activate({"rules.yaml": elsewhere}, "anna")
+        sharing.decided()
+        assert await sharing.share()
+        assert await looking.look()
+        assert other.rules.engines["it"].endpoints[0].url == "http://127.0.0.1:2"
+        with_another = RuleSharing(third, store, "x", RuleSignature(b"t" * 32))
+        assert not await with_another.look()
+        assert not await RuleSharing(third, store, "x").look()
+
+    play(redis_server, scene)
+    assert route(other) == route(third) == "all"
+    assert "they are not signed with the secret of --shared-secret-file" in caplog.text
+
+
+@pytest.mark.parametrize(("content", "mode", "why"), [("short", 0o600, "32 or more"), ("s" * 32, 0o644, "chmod o-rw")])
+def test_a_weak_secret_is_refused(tmp_path: Path, content: str, mode: int, why: str) -> None:
+    """It is long, and this gateway's; a missing file is named."""
+    (tmp_path / "secret").write_text(content)
+    (tmp_path / "secret").chmod(mode)
+    with pytest.raises(ValueError, match=why):
+        read_signature(tmp_path / "secret")
+    with pytest.raises(ValueError, match="none cannot be read: there is no such file"):
+        read_signature(tmp_path / "none")
