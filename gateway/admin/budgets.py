@@ -11,7 +11,7 @@ from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import Reason
 from gateway.admin.errors import unknown
 from gateway.config.limit_specs import AMOUNT_NAMES, BudgetSpec
-from gateway.limits.budget_window import BILLION, OTHERS, AccountName, Spending, moment_text
+from gateway.limits.budget_window import BILLION, AccountName, Spending, moment_text
 from gateway.supervision.budgets import BudgetStatement, shown
 from gateway.supervision.control_plane import ControlPlane
 
@@ -88,7 +88,7 @@ def _statement_json(spec: BudgetSpec, statement: BudgetStatement) -> Json:
 
 
 def _who(spec: BudgetSpec, name: AccountName) -> str:
-    if name == OTHERS or not spec.per:
+    if not spec.per:
         return shown(name)
     return ", ".join(f"{part} {value or '(none)'}" for part, value in zip(spec.per, name, strict=False))
 

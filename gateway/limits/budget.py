@@ -7,7 +7,7 @@ counts a moment later; the control process adds up the workers and, by Redis, th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from time import time
 
@@ -17,7 +17,7 @@ from gateway.limits.budget_window import (
     BILLION,
     MAX_BUDGET_ACCOUNTS,
     NOTHING_SPENT,
-    OTHERS,
+    AccountBounds,
     AccountName,
     Spending,
     SpendingByBudget,
@@ -45,6 +45,7 @@ class BudgetAccount:
 
     __slots__ = (
         "is_changed",
+        "is_open",
         "max_requests",
         "max_spend",
         "max_tokens",
@@ -65,6 +66,7 @@ class BudgetAccount:
         self.new_requests = self.new_tokens = self.new_spend = 0  # not reported yet
         self.unconfirmed = NOTHING_SPENT  # reported, and not in the totals of the control process
         self.is_changed = False
+        self.is_open = False  # in the table of its window: a request of it counts
 
     def allow(self, spec: BudgetSpec) -> None:
         """Take the amounts of the rules."""
@@ -81,6 +83,16 @@ class BudgetAccount:
         self.unconfirmed = self.unconfirmed.plus(new)
         return new
 
+    def hand_over(self, other: BudgetAccount) -> None:
+        """Have another account count what is new in this one."""
+        other.requests += self.new_requests
+        other.tokens += self.new_tokens
+        other.spend += self.new_spend
+        other.new_requests += self.new_requests
+        other.new_tokens += self.new_tokens
+        other.new_spend += self.new_spend
+        self.new_requests = self.new_tokens = self.new_spend = 0
+
     def set_total(self, total: Spending) -> None:
         """Take the control process' total, and add what it lacks."""
         known = total.plus(self.unconfirmed)
@@ -92,19 +104,32 @@ class BudgetAccount:
 class BudgetPeriod:
     """The current window of one budget with its accounts, whatever rules are in force."""
 
-    __slots__ = ("accounts", "changed", "end", "start", "window")
+    __slots__ = ("accounts", "bounds", "changed", "end", "start", "window")
 
     def __init__(self, window: BudgetWindow, now: float) -> None:
         self.window = window
         self.accounts: dict[AccountName, BudgetAccount] = {}
+        self.bounds = AccountBounds((), is_verified=False)
         self.changed: list[BudgetAccount] = []
         self.start, self.end = bounds_of(window, now)
+
+    def use(self, per: Sequence[str], *, is_verified: bool) -> None:
+        """Take the rules' names of accounts."""
+        self.bounds = AccountBounds(per, is_verified=is_verified)
+        for name in self.accounts:
+            self.bounds.count(name)
+
+    def add(self, account: BudgetAccount) -> None:
+        account.is_open = True
+        self.accounts[account.name] = account
+        self.bounds.count(account.name)
 
     def roll(self, now: float) -> None:
         """Start over where the window has ended."""
         if now >= self.end:
             self.start, self.end = bounds_of(self.window, now)
             self.accounts, self.changed = {}, []
+            self.bounds.clear()
 
 
 class Budget:
@@ -124,23 +149,39 @@ class Budget:
         self.era = 0  # of `accounts`
         self._is_verified = is_verified
 
-    def open(self, limit_key: LimitKey) -> BudgetAccount:
-        """The account of a key that has not been seen in this window."""
-        name = account_name(self.spec, limit_key, is_verified=self._is_verified)
-        account = self.account(name)
-        if len(self.accounts) < MAX_BUDGET_ACCOUNTS:
+    def find(self, limit_key: LimitKey) -> BudgetAccount:
+        """The account of a key that is not in `accounts`; one without a request that counts is in no table."""
+        account = self._placed(account_name(self.spec, limit_key, is_verified=self._is_verified))
+        if account.is_open and len(self.accounts) < MAX_BUDGET_ACCOUNTS:
             self.accounts[limit_key] = account
         return account
 
-    def account(self, name: AccountName) -> BudgetAccount:
+    def open(self, account: BudgetAccount) -> BudgetAccount:
+        """The account that counts what this one has counted: itself, unless another request has opened one of its name,
+        or there are too many meanwhile."""
+        found = self._placed(account.name)
+        if not found.is_open:
+            self.period.add(account if found.name == account.name else found)
+        found = self.period.accounts[found.name]
+        if found is not account:
+            account.hand_over(found)
+        return found
+
+    def _placed(self, name: AccountName) -> BudgetAccount:
         known = self.period.accounts
-        if name not in known and len(known) >= MAX_BUDGET_ACCOUNTS:
-            name = OTHERS
+        name = self.period.bounds.place(name, known.keys())
         account = known.get(name)
         if account is None:
-            account = known[name] = BudgetAccount(name)
+            account = BudgetAccount(name)
             account.allow(self.spec)
         return account
+
+    def use(self, period: BudgetPeriod) -> None:
+        """Count in this period."""
+        self.period = period
+        period.use(self.spec.per, is_verified=self._is_verified)
+        for account in period.accounts.values():
+            account.allow(self.spec)
 
 
 class Budgets:
@@ -182,9 +223,7 @@ class Budgets:
             before = self._budgets.get(name)
             if before is not None:
                 budget.refused = before.refused
-            budget.period = self._period(budget.spec.id, now)
-            for account in budget.period.accounts.values():
-                account.allow(budget.spec)
+            budget.use(self._period(budget.spec.id, now))
         self._budgets, self.prices = budgets, prices
         self._roll(now)
 
@@ -222,7 +261,7 @@ class Budgets:
             if budget.era != self.era:
                 budget.accounts, budget.era = {}, self.era
             key = budget.read_key(request)
-            found.append(budget.accounts.get(key) or budget.open(key))
+            found.append(budget.accounts.get(key) or budget.find(key))
         return found
 
     def count(
@@ -240,6 +279,10 @@ class Budgets:
                 account.spend += spend
                 account.new_spend += spend
             if not account.is_changed:
+                if not account.is_open:
+                    account = budget.open(account)
+                    if account.is_changed:
+                        continue
                 account.is_changed = True
                 budget.period.changed.append(account)
         if not self._is_scheduled:
@@ -298,7 +341,8 @@ class Budgets:
             for name, total in accounts.items():
                 known = period.accounts.get(name)
                 if known is None:
-                    known = period.accounts[name] = BudgetAccount(name)
+                    known = BudgetAccount(name)
+                    period.add(known)
                     if budget is not None:
                         known.allow(budget.spec)
                 known.set_total(total)

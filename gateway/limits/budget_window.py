@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from gateway.config.limit_specs import BudgetWindow
 # The values of `per` for one account.
 AccountName = tuple[str, ...]
 
-# Bounds the memory where clients choose their names: further accounts of a window share one.
-MAX_BUDGET_ACCOUNTS = 10_000
-OTHERS: AccountName = ("(others)",)
+# Bound the memory where clients choose names: the accounts of a tenant in a window, and all of a budget.
+MAX_TENANT_ACCOUNTS = 10_000
+MAX_BUDGET_ACCOUNTS = 50_000
+# Stands for the values of accounts beyond. Values of clients are Latin-1, so that none equals it.
+OTHERS = "(others\u2026)"
 
 # Spend is counted in billionths, so that sums are exact.
 BILLION = 10**9
@@ -34,6 +37,38 @@ class Spending(NamedTuple):
 
 
 NOTHING_SPENT = Spending()
+
+
+class AccountBounds:
+    """Which accounts of one budget are kept apart in one window. Where there are too many, further ones of a tenant
+    share one, so that what clients choose shuts no other tenant out."""
+
+    __slots__ = ("_kept", "_numbers")
+
+    def __init__(self, per: Sequence[str], *, is_verified: bool) -> None:
+        """`is_verified`: tenants and keys are no choice of clients."""
+        self._kept = [part == "route" or (is_verified and part in ("tenant", "key")) for part in per]
+        self._numbers: Counter[AccountName] = Counter()  # of accounts, by the one that others of them share
+
+    def place(self, name: AccountName, known: Collection[AccountName]) -> AccountName:
+        """The account of this name: its own, or one that it shares."""
+        if name in known:
+            return name
+        shared = self._shared(name)
+        if len(known) < MAX_BUDGET_ACCOUNTS and self._numbers[shared] < MAX_TENANT_ACCOUNTS:
+            return name
+        return shared if shared in known or len(known) < 2 * MAX_BUDGET_ACCOUNTS else (OTHERS,) * len(name)
+
+    def clear(self) -> None:
+        """Another window begins."""
+        self._numbers.clear()
+
+    def count(self, name: AccountName) -> None:
+        """There is one more account."""
+        self._numbers[self._shared(name)] += 1
+
+    def _shared(self, name: AccountName) -> AccountName:
+        return tuple(value if is_kept else OTHERS for value, is_kept in zip(name, self._kept, strict=False))
 
 
 class WindowSpending(NamedTuple):

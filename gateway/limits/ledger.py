@@ -13,9 +13,8 @@ from time import time
 
 from gateway.config.limit_specs import BudgetSpec
 from gateway.limits.budget_window import (
-    MAX_BUDGET_ACCOUNTS,
     NOTHING_SPENT,
-    OTHERS,
+    AccountBounds,
     AccountName,
     Spending,
     SpendingByBudget,
@@ -40,6 +39,7 @@ class LedgerWindow:
 
     start: int
     end: int
+    bounds: AccountBounds
     totals: dict[AccountName, Spending] = field(default_factory=dict)  # stored or not
     unstored: dict[AccountName, Spending] = field(default_factory=dict)  # in no batch yet
     batch: LedgerBatch | None = None  # on its way
@@ -61,14 +61,18 @@ class Ledger:
         num_accounts = sum(len(window.totals) for window in self._windows.values())
         return f"<Ledger {len(self._windows)} budgets, {num_accounts} accounts>"
 
-    def use(self, specs: Sequence[BudgetSpec]) -> None:
-        """Keep the budgets of these rules."""
+    def use(self, specs: Sequence[BudgetSpec], *, is_verified: bool = False) -> None:
+        """Keep the budgets of these rules. `is_verified`: they have `auth:`."""
         now = self._clock()
-        ids = [spec.id for spec in specs]
-        known = self._windows
-        self._windows = {id: known.get(id) or LedgerWindow(*bounds_of(window_of(id), now)) for id in ids}
-        for window in self._windows.values():
+        known, self._windows = self._windows, {}
+        for spec in specs:
+            bounds = AccountBounds(spec.per, is_verified=is_verified)
+            window = known.get(spec.id) or LedgerWindow(*bounds_of(window_of(spec.id), now), bounds)
+            window.bounds = bounds
+            for name in window.totals:
+                bounds.count(name)
             window.unsent.update(window.totals)
+            self._windows[spec.id] = window
         self.roll()
 
     @property
@@ -80,7 +84,8 @@ class Ledger:
         now = self._clock()
         for id, window in self._windows.items():
             if now >= window.end:
-                self._windows[id] = LedgerWindow(*bounds_of(window_of(id), now))
+                window.bounds.clear()
+                self._windows[id] = LedgerWindow(*bounds_of(window_of(id), now), window.bounds)
 
     def add(self, spent: SpendingByBudget) -> None:
         """Add what a worker reports; of a window that has ended it does not matter any more."""
@@ -92,11 +97,15 @@ class Ledger:
                     self._change(window, name, change)
 
     def _change(self, window: LedgerWindow, name: AccountName, change: Spending) -> None:
-        if name not in window.totals and len(window.totals) >= MAX_BUDGET_ACCOUNTS:
-            name = OTHERS
-        window.totals[name] = window.totals.get(name, NOTHING_SPENT).plus(change)
+        name = window.bounds.place(name, window.totals.keys())
+        self._set_total(window, name, window.totals.get(name, NOTHING_SPENT).plus(change))
         window.unstored[name] = window.unstored.get(name, NOTHING_SPENT).plus(change)
         window.unsent.add(name)
+
+    def _set_total(self, window: LedgerWindow, name: AccountName, total: Spending) -> None:
+        if name not in window.totals:
+            window.bounds.count(name)
+        window.totals[name] = total
 
     def reset(self, id: str, name: AccountName) -> Spending | None:
         """Have an account start over. Returns: what it had spent; None where it is unknown."""
@@ -161,7 +170,7 @@ class Ledger:
         for name, total in totals.items():
             total = total.plus(window.unstored.get(name, NOTHING_SPENT))
             if window.totals.get(name) != total:
-                window.totals[name] = total
+                self._set_total(window, name, total)
                 window.unsent.add(name)
 
     @property
@@ -174,5 +183,6 @@ class Ledger:
         for id, (start, accounts) in totals.items():
             window = self._windows.get(id)
             if window is not None and window.start == start:
-                window.totals = {name: Spending(*spent) for name, spent in accounts.items()}
+                for name, spent in accounts.items():
+                    self._set_total(window, name, Spending(*spent))
                 window.unsent.update(accounts)

@@ -85,16 +85,16 @@ class BudgetLedger:
         self._task: asyncio.Task[None] | None = None
         self._specs: tuple[BudgetSpec, ...] = ()  # of the rules in force
 
-    async def open(self, specs: Sequence[BudgetSpec]) -> None:
+    async def open(self, specs: Sequence[BudgetSpec], *, is_verified: bool = False) -> None:
         """Read what was spent before a restart, as far as it can be read now."""
-        self.use(specs)
+        self.use(specs, is_verified=is_verified)
         if specs:
             await self._sync_safely()
 
-    def use(self, specs: Sequence[BudgetSpec]) -> None:
-        """Keep the budgets of these rules."""
+    def use(self, specs: Sequence[BudgetSpec], *, is_verified: bool = False) -> None:
+        """Keep the budgets of these rules. `is_verified`: they have `auth:`."""
         self._specs = tuple(specs)
-        self.ledger.use(specs)
+        self.ledger.use(specs, is_verified=is_verified)
         if specs and not self._is_open and self._file is not None:
             self._open_file(self._file)
         if specs and self._task is None:

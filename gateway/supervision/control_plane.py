@@ -113,7 +113,7 @@ class ControlPlane:
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
         await self.rule_manager.join()
         await self._stored_keys.look()
-        await self.budgets.open(self.book.rules.budgets)
+        await self.budgets.open(self.book.rules.budgets, is_verified=self.book.rules.auth is not None)
         await self.experiments.open(self.book.rules)
         self.shadows.use_rules(self.book.rules, self.book.number)
         await asyncio.gather(self.shadows.ready(), self.workers.start())
@@ -169,7 +169,7 @@ class ControlPlane:
     def _use_rules(self, rules: RulesSpec, number: int) -> None:
         if self.workers.number != number:
             self.workers.use_rules(rules, number)
-            self.budgets.use(rules.budgets)
+            self.budgets.use(rules.budgets, is_verified=rules.auth is not None)
             self.experiments.use_rules(rules)
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)

@@ -70,10 +70,10 @@ class Caller:
     """A request of one tenant."""
 
     route = "chat"
-    session = None
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, tenant: str, session: str | None = None) -> None:
         self.tenant = tenant.encode()
+        self.session = session
 
     def field(self, name: bytes) -> bytes | None:
         return self.tenant
@@ -85,18 +85,19 @@ class Caller:
 class Worker:
     """Budgets of a worker, which reports when the test says so."""
 
-    def __init__(self, clock: Clock, *specs: BudgetSpec) -> None:
+    def __init__(self, clock: Clock, *specs: BudgetSpec, is_verified: bool = False) -> None:
+        self.is_verified = is_verified
         self.due: list[Callable[[], None]] = []
         self.budgets = Budgets(lambda seconds, call: self.due.append(call), clock=clock)
         self.use(*specs)
 
     def use(self, *specs: BudgetSpec) -> None:
-        self.all = tuple(Budget(spec, IdentitySpec()) for spec in specs)
+        self.all = tuple(Budget(spec, IdentitySpec(), is_verified=self.is_verified) for spec in specs)
         self.budgets.use({budget.spec.name: budget for budget in self.all}, Prices(()))
 
-    def request(self, tenant: str, tokens: int = 0, spend: int = 0) -> None:
+    def request(self, tenant: str, tokens: int = 0, spend: int = 0, session: str | None = None) -> None:
         """Raises: GatewayError."""
-        accounts = self.budgets.check(self.all, Caller(tenant))
+        accounts = self.budgets.check(self.all, Caller(tenant, session))
         self.budgets.count(self.all, accounts, 1, tokens, spend)
 
     def report(self) -> None:
@@ -108,10 +109,10 @@ class Worker:
 class Gateway:
     """A control process and its workers: messages arrive when the test says so."""
 
-    def __init__(self, clock: Clock, *specs: BudgetSpec, workers: int = 2) -> None:
+    def __init__(self, clock: Clock, *specs: BudgetSpec, workers: int = 2, is_verified: bool = False) -> None:
         self.ledger = Ledger(clock)
-        self.ledger.use(specs)
-        self.workers = [Worker(clock, *specs) for _ in range(workers)]
+        self.ledger.use(specs, is_verified=is_verified)
+        self.workers = [Worker(clock, *specs, is_verified=is_verified) for _ in range(workers)]
         self.confirmed: dict[int, int] = {}
         for number, worker in enumerate(self.workers):
             worker.budgets.report = self._taker(number)
@@ -135,9 +136,9 @@ class Gateway:
 DAILY = BudgetSpec("daily", BudgetWindow.DAY, per=("tenant",), requests=3)
 
 
-def refused(worker: Worker, tenant: str) -> GatewayError:
+def refused(worker: Worker, tenant: str, session: str | None = None) -> GatewayError:
     with pytest.raises(GatewayError) as error:
-        worker.request(tenant)
+        worker.request(tenant, session=session)
     return error.value
 
 
@@ -250,17 +251,60 @@ def test_accounts_have_no_secrets_in_their_names() -> None:
     assert named == ("", "", "id-1", secrets[0], "", "")
 
 
-def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound of accounts further ones share one: inventing names does not evade a budget."""
-    for module in ("budget", "ledger"):
-        monkeypatch.setattr(f"gateway.limits.{module}.MAX_BUDGET_ACCOUNTS", 2)
+@pytest.mark.parametrize("bound", ["MAX_TENANT_ACCOUNTS", "MAX_BUDGET_ACCOUNTS"])
+def test_accounts_are_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound of accounts further ones share one: inventing names does not evade a budget. No name that
+    clients send is that account's."""
+    monkeypatch.setattr(f"gateway.limits.budget_window.{bound}", 2)
     gateway = Gateway(Clock("2026-11-23T12:00"), DAILY, workers=1)
     [worker] = gateway.workers
-    for tenant in ("a", "b", "c", "d", "e"):
+    for tenant in (OTHERS, "(others)", "c", "d", "e"):
         worker.request(tenant)
     refused(worker, "f")
+    worker.request(OTHERS)
     gateway.settle()
-    assert gateway.ledger.totals()[DAILY.id].accounts[OTHERS] == Spending(3, 0, 0)
+    counted = gateway.ledger.totals()[DAILY.id].accounts
+    assert counted[(OTHERS,)] == Spending(3, 0, 0) and len(counted) == 3
+    assert counted[(OTHERS.encode().decode("latin-1"),)] == Spending(2, 0, 0)
+
+
+BY_SESSION = BudgetSpec("b", BudgetWindow.MONTH, per=("tenant", "session"), requests=3)
+
+
+@pytest.mark.parametrize("bound", ["MAX_TENANT_ACCOUNTS", "MAX_BUDGET_ACCOUNTS"])
+def test_a_tenant_with_too_many_accounts_shuts_out_no_other(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions of a verified tenant beyond the bound share an account of that tenant, in workers and the ledger."""
+    monkeypatch.setattr(f"gateway.limits.budget_window.{bound}", 4)
+    gateway = Gateway(Clock("2026-11-23T12:00"), BY_SESSION, is_verified=True)
+    one, two = gateway.workers
+    for worker, name in ((one, "a"), (two, "b")):
+        for number in range(4):
+            worker.request("mallory", session=f"{name}{number}")
+    one.request("mallory", session="more")
+    gateway.settle()
+    counted = gateway.ledger.totals()[BY_SESSION.id].accounts
+    assert counted[("mallory", OTHERS)] == Spending(5, 0, 0) and len(counted) == 5
+    refused(two, "mallory", session="still more")
+    for _ in range(3):
+        two.request("acme", session="s")
+    refused(two, "acme", session="s")
+
+
+def test_refused_requests_open_no_account() -> None:
+    """A request that a limit refuses after its budgets were checked has no account; of several that are admitted at
+    once all count in one."""
+    worker = Worker(Clock("2026-11-23T12:00"), DAILY)
+    [budget] = worker.all
+    first, second, _ = (worker.budgets.check(worker.all, Caller("a")) for _ in range(3))
+    assert not budget.period.accounts and not budget.accounts
+    for accounts in (first, second):
+        worker.budgets.count(worker.all, accounts, 1, 0, 0)
+    for accounts in (first, second):
+        worker.budgets.count(worker.all, accounts, 0, 5, 7)
+    [account] = budget.period.accounts.values()
+    assert (account.requests, account.tokens, account.spend) == (2, 10, 14) == account.take_new()
+    worker.request("a")
+    refused(worker, "a")
 
 
 class Pool:
