@@ -144,9 +144,10 @@ def test_the_audit_has_operations_that_nobody_waits_for(tmp_path: Path) -> None:
                 get("/v2/models/plain/trace/setting"),
                 post("/v2/repository/index", b"{}"),
                 post("/v2/models/plain/trace/setting", b"{}"),
-                post("/v2/repository/models/plain/unload?x=1", b"x" * (MAX_BODY_BYTES + 1)),
             ):
                 assert (await it.ask(request)).status == 400
+            long = post("/v2/repository/models/plain/unload?x=1", b"x" * (MAX_BODY_BYTES + 1))
+            assert (await it.ask(long)).status == 413
             client = await it.client()
             await client.send(post("/v2/repository/models/plain/load", b"{}"))
             await until(lambda: any("load HTTP" in each.line and "un" not in each.line for each in engine.received))
@@ -154,7 +155,7 @@ def test_the_audit_has_operations_that_nobody_waits_for(tmp_path: Path) -> None:
             await until(lambda: len(records) == 3)
             assert [(record.method, record.target, record.status) for record in records] == [
                 ("POST", "/v2/models/plain/trace/setting", 400),
-                ("POST", "/v2/repository/models/plain/unload?x=***", 400),
+                ("POST", "/v2/repository/models/plain/unload?x=***", 413),
                 ("POST", "/v2/repository/models/plain/load", 499),
             ]
             assert all((record.principal, record.peer) == ("", "127.0.0.1") for record in records)
@@ -285,12 +286,33 @@ def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
         async with stage(near, tmp_path) as it:
             assert (await it.ask(register)).status == 200
             assert (await it.ask(get("/v2/systemsharedmemory/status"))).status == 200
-            assert len(a[0].received) == 3  # who has registered the object is looked up first
+            assert len(a[0].received) == 4  # who has registered the object is looked up before and after
         async with stage(far % "", tmp_path) as it:
             reply = await it.ask(register)
             assert (reply.status, reply.reason) == (400, "bad_request")
             assert b"no engine runs on the gateway's host" in reply.body
         a[0].stop()
+
+    run(scene())
+
+
+def test_a_long_body_does_not_go_to_each_endpoint(tmp_path: Path) -> None:
+    """Operations of the fleet take short bodies, but for a load, which may bring files."""
+
+    async def scene() -> None:
+        a = [says(200, []), says(200, [])]
+        await start(*a)
+        urls = ", ".join(f"'{each.url}'" for each in a)
+        text = f"version: 1\nengines: {{it: {{endpoints: [{urls}]}}}}\nroutes: [{{name: all, engine: it}}]\n"
+        async with stage(text, tmp_path) as it:
+            for path in ("/v2/repository/index", "/v2/logging", "/v2/systemsharedmemory/region/r/register"):
+                reply = await it.ask(post(path, b" " * 65_537))
+                assert (reply.status, reply.reason) == (413, "body_too_large"), path
+            assert not a[0].received
+            assert (await it.ask(post("/v2/repository/models/m/load", b"{}" + b" " * 65_537))).status == 200
+            assert (await it.ask(post("/v2/repository/index", b"{}" + b" " * 65_534))).status == 200
+        for each in a:
+            each.stop()
 
     run(scene())
 

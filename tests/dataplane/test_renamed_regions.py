@@ -13,7 +13,7 @@ from gateway.observability.audit_record import AuditRecord
 from gateway.protocol.principal import Principal
 from gateway.protocol.region_names import RegionNames
 from tests.dataplane.authenticated import Keys
-from tests.dataplane.stage import Engine, get, post, run, stage
+from tests.dataplane.stage import Engine, get, post, run, stage, until
 
 RULES = "{{version: 1, engines: {{e: {{endpoints: ['{url}']}}}}, routes: [{{name: all, engine: e}}]}}"
 TEXT = b'{"inputs":[{"name":"a","parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}}]}'
@@ -291,6 +291,35 @@ def test_names_in_compressed_bodies(tmp_path: Path, coding: str, tail: bytes) ->
             assert undo(received.body) == RENAMED + tail
             assert received.value("content-length") == str(len(received.body))
             assert received.value("inference-header-content-length") == (str(len(RENAMED)) if tail else None)
+        engine.stop()
+
+    run(scene())
+
+
+def test_who_leaves_keeps_no_object_of_another(tmp_path: Path) -> None:
+    """A client that leaves while its registration is at the engine does not keep an object that another one has."""
+    may_answer = asyncio.Event()
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        line = engine.received[-1].line
+        if "/register " in line:
+            await may_answer.wait()
+        listed = [{"name": "r", "key": "/other"}] if may_answer.is_set() else []
+        body = json.dumps(listed).encode() if "/status " in line else b""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(RULES.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            client = await it.client()
+            await client.send(post("/v2/systemsharedmemory/region/x/register", b'{"key": "/other", "byte_size": 1}'))
+            await until(lambda: any("/register " in received.line for received in engine.received))
+            client.close()
+            await until(lambda: not it.plane.connections)
+            may_answer.set()
+            await until(lambda: "/unregister " in engine.received[-1].line)
         engine.stop()
 
     run(scene())

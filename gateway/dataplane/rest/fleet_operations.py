@@ -21,7 +21,7 @@ from gateway.config.operation_access import CONTROL_OPERATIONS
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.local_replies import JSON, error_reply
+from gateway.dataplane.context.local_replies import JSON, body_too_long, error_reply
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.region_owner import client_address, is_own_address, region_owner
 from gateway.dataplane.rest.model_list import list_models, one_model
@@ -58,6 +58,8 @@ EXTENSIONS = [
 
 # Loading a model can take minutes; the engine's own timeout is about inference.
 _CONTROL_TIMEOUT_SECONDS = 600.0
+# But of a load, which may bring a model's files: each endpoint gets a copy.
+_MAX_BODY_BYTES = 64 * 1024
 
 
 # Fields of the client that say how it sends its body and takes the reply; the gateway reads both.
@@ -100,6 +102,8 @@ class FleetOperation(LocalHandler):
 
     async def _answer(self, body: bytes) -> None:
         try:
+            if len(body) > _MAX_BODY_BYTES and self._plan.call.operation is not Operation.LOAD:
+                raise body_too_long(_MAX_BODY_BYTES, "of such an operation, which each endpoint gets")
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
             answer = _refused(error, self._plan.api)
@@ -251,19 +255,30 @@ class FleetOperation(LocalHandler):
         Raises: GatewayError.
         """
         registration = Registration.read(path, body, self._client.plane.json_bounds)
-        key, at_engines = registration.key, path.region + code
-        if failures := await self._check_object(questions, path, own, key):
+        if failures := await self._check_object(questions, path, own, registration.key):
             return _agreed(failures, self._names_engines)
+        # Whether the client stays or not: one that leaves would keep another's object.
+        registering = asyncio.ensure_future(self._register_free(questions, path, own, code, registration))
+        registering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(registering)
+
+    async def _register_free(
+        self, questions: list[Question], path: RegionPath, own: OwnRegions, code: str, registration: Registration
+    ) -> AggregatedReply:
+        """Register an object that nobody had, and take that back unless it is known that nobody else has it."""
+        at_engines = path.region + code
         answers = await self._query(_at(questions, path.target(at_engines)), registration.body)
         reply = _agreed(answers, self._names_engines)
         if reply.status != 200:
             return reply
+        is_its_own = False
         try:
-            failures = await self._check_object(questions, path, own, key)
-        except GatewayError:
-            await self._query(_at(questions, path.target(at_engines, "unregister")), b"")
-            raise
-        return _agreed(failures, self._names_engines) if failures else reply
+            failures = await self._check_object(questions, path, own, registration.key)
+            is_its_own = not failures
+        finally:
+            if not is_its_own:
+                await self._query(_at(questions, path.target(at_engines, "unregister")), b"")
+        return reply if is_its_own else _agreed(failures, self._names_engines)
 
     @property
     def _owner(self) -> str:
