@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import Gateway, GatewayTyper, Row, print_table
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, print_table, printable
 from gateway.cli.operator_commands import Reason
 
 # Loading a model at all endpoints can take minutes.
@@ -77,7 +77,7 @@ def models(gateway: Gateway) -> None:
                 rows.append((model["name"], engine["engine"], each["url"], state, versions, each["reason"]))
     print_table(("model", "engine", "endpoint", "state", "versions", "why"), rows, "No engine tells of a model.")
     for each in result["unanswered"]:
-        typer.echo(f"{each['url']} of {each['engine']} does not tell: {each['detail']}", err=True)
+        typer.echo(f"{each['url']} of {each['engine']} does not tell: {printable(each['detail'])}", err=True)
 
 
 Model = Annotated[str, typer.Argument(help="The model's name for clients; with --engine, that engine's name of it.")]
@@ -118,7 +118,7 @@ def _control(
         rows.append((each["engine"], each["url"], each["model"], done, f"{each['seconds']:.1f} s", each["detail"]))
     print_table(("engine", "endpoint", "its name there", verb, "took", "why"), rows, "No endpoint was asked.")
     if answer.status_code == 409:
-        typer.echo(result["detail"], err=True)
+        typer.echo(printable(result["detail"]), err=True)
         return 1
     return 0
 

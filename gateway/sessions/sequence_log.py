@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway.config.specs import ReplaySpec
+from gateway.protocol.operations import INFERENCE_OPERATIONS, read_path
 from gateway.protocol.sequence import Sequence
 from gateway.redis.command import Script, StoreError
 from gateway.sessions.session import flat, inputs_key, place_field, session_key
@@ -34,6 +36,10 @@ class InputProtocol(Enum):
     REST = "rest"
     GRPC = "grpc"
 
+
+# The header fields that describe a body.
+FIELDS_OF_BODIES = frozenset({b"content-type", b"content-encoding", b"inference-header-content-length"})
+_BREAK = re.compile(rb"[\r\n\0]")
 
 # Stored in place of an input that the engine may have processed: the engine or the client was lost before the reply.
 IN_DOUBT = b"?"
@@ -68,9 +74,22 @@ class Input:
         way, _, path = first.partition(b" ")
         fields = [line.partition(b": ")[::2] for line in lines]
         try:
-            return cls(InputProtocol(way.decode()), path, tuple(fields), body)
+            found = cls(InputProtocol(way.decode()), path, tuple(fields), body)
+            found._check()
+            return found
         except ValueError as error:
             raise ReplayUnavailableError("what is kept of its inputs cannot be read") from error
+
+    def _check(self) -> None:
+        """Who can write to Redis has engines get inferences at the most. Raises: ValueError."""
+        if self.way is InputProtocol.REST:
+            target = self.path.decode("ascii")
+            call = read_path(target.partition("?")[0])
+            is_inference = call is not None and call.operation in INFERENCE_OPERATIONS and target.isprintable()
+        else:
+            is_inference = self.path.rpartition(b"/")[2] == b"ModelInfer" and self.path.isascii()
+        if not is_inference or any(name not in FIELDS_OF_BODIES or _BREAK.search(value) for name, value in self.fields):
+            raise ValueError("it is no inference")
 
 
 @dataclass(slots=True)

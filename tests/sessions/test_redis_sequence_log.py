@@ -18,7 +18,7 @@ from tests.support.redis_server import RedisServer
 SPEC = ReplaySpec(patience=2.0)
 INPUTS = [
     Input(InputProtocol.REST, b"/v2/models/m/infer", (), b"one"),
-    Input(InputProtocol.GRPC, b"/i.S/M", ((b"a", b"b: c"),), b"\n\n2"),
+    Input(InputProtocol.GRPC, b"/inference.GRPCInferenceService/ModelInfer", (), b"\n\n2"),
 ]
 
 
@@ -70,10 +70,32 @@ def play(server: RedisServer, scene: Scene) -> None:
     asyncio.run(asyncio.wait_for(played(), 30))
 
 
-@pytest.mark.parametrize("report", INPUTS)
+@pytest.mark.parametrize(
+    "report",
+    [*INPUTS, Input(InputProtocol.REST, b"/v2/models/m/versions/2/infer?a=b", ((b"content-type", b"b: c"),), b"\n\n2")],
+)
 def test_an_input_reads_as_it_was_written(report: Input) -> None:
     """An input keeps any bytes when it is written and read."""
     assert Input.read(bytes(report)) == report
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"rest /v2/repository/models/evil/load\n\n{}",
+        b"rest /v2/logging\n\n{}",
+        b"rest /v2/models/m/infer HTTP/1.1\r\nx: y\n\n{}",
+        b"rest /v2/models/m/infer\nauthorization: Bearer x\n\n{}",
+        b"rest /v2/models/m/infer\ncontent-type: a\rx: y\n\n{}",
+        b"grpc /inference.GRPCInferenceService/RepositoryModelLoad\n\n",
+        b"other /v2/models/m/infer\n\n{}",
+        b"",
+    ],
+)
+def test_what_is_no_inference_is_not_replayed(stored: bytes) -> None:
+    """Who can write to Redis cannot have engines do what clients may not."""
+    with pytest.raises(ReplayUnavailableError, match="cannot be read"):
+        Input.read(stored)
 
 
 def test_what_workers_keep_together_each_can_tell(server: RedisServer) -> None:

@@ -30,7 +30,7 @@ from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import AnySession
-from gateway.sessions.sequence_log import Input, InputProtocol
+from gateway.sessions.sequence_log import FIELDS_OF_BODIES, Input, InputProtocol
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import ResponseHead
 
@@ -38,8 +38,6 @@ from gateway.wire.http1.head import ResponseHead
 _JOIN_BYTES = 16 * 1024
 
 # The fields without which an engine cannot read a body.
-_OF_BODIES = frozenset({b"content-type", b"content-encoding", b"inference-header-content-length"})
-
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -384,7 +382,7 @@ class Exchange(UpstreamHandler):
         if not (body.is_complete and body.can_be_sent_again):
             return None
         opening = plan.opening if route_target is plan.route_target else plan.leading(route_target).opening
-        fields = [field for field in (*plan.head.fields, *self._request.fields) if field[0] in _OF_BODIES]
+        fields = [field for field in (*plan.head.fields, *self._request.fields) if field[0] in FIELDS_OF_BODIES]
         return Input(InputProtocol.REST, opening.split(b" ")[1], tuple(fields), body.held())
 
     def field(self, name: bytes) -> bytes | None:
