@@ -25,10 +25,18 @@ MAX_OUTPUT_CHARS = 16 * 1024 * 1024
 MAX_NUMBER = 100_000  # of an argument: a width, a count, an indent
 MAX_BITS = 4096  # of a whole number
 
+_ELEMENT = 32  # of a list or a dict that is printed
+_MAX_JSON_WIDTH = 64  # indent and separators of `tojson`
+
 _SIZED = (str, list, tuple, dict, range)
 # A width of six digits, or one that another value says.
 _WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*\d{6}")
 _WIDE_BRACES = re.compile(r"\{[^{}]*(?:\d{6}|\{)")
+_NUMBER = re.compile(r"\d{1,5}")
+# What makes much of little, and no template of a chat has.
+_REFUSED_METHODS = frozenset({"expandtabs", "translate"})
+# Filters that make a text of what they are handed.
+_PRINTING = frozenset({"capitalize", "center", "e", "escape", "lower", "string", "title", "trim", "upper"})
 
 
 class TemplateLimitError(Exception):
@@ -88,13 +96,17 @@ class Bounds:
         """Pay for a method of a text or a list."""
         if isinstance(owner, _SIZED):
             self.spend(len(owner))
+        if isinstance(owner, str) and name in _REFUSED_METHODS:
+            raise TemplateLimitError(f"a chat template does not need {name!r}")
         if name == "replace" and len(values) > 1:
             text, old, new = map(str, (owner, *values[:2]))
             self.spend(len(text) + (text.count(old) + 1) * len(new))
         elif name == "join" and values and isinstance(values[0], _SIZED):
             self.spend(len(str(owner)) * len(values[0]))
+            self.pay_printed(values[0])
         elif name in ("format", "format_map") and isinstance(owner, str):
             _refuse_width(_WIDE_BRACES.search(owner.replace("{{", "").replace("}}", "")))
+            self._pay_form(owner, "{", values)
         self.check_arguments(values)
 
     def filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,6 +116,17 @@ class Bounds:
         @wraps(function)  # with the mark that says what it must be handed first
         def bounded(*args: Any, **kwargs: Any) -> Any:
             value, others = args[skipped], (*args[skipped + 1 :], *kwargs.values())
+            if name == "join" and isinstance(value, Iterator):
+                value = list(self._paying(value))
+                args = (*args[:skipped], value, *args[skipped + 1 :])
+            if name in _PRINTING:
+                self.pay_printed(value)
+            elif name == "indent":
+                self.spend((str(value).count("\n") + 1) * sum(map(_width, others)))
+            elif name == "tojson":
+                self._pay_json(value, others)
+            elif name == "sum" and any(isinstance(each, list | tuple) for each in others):
+                raise TemplateLimitError("a chat template's sum is of numbers")
             if name == "format":
                 self._check_percent(str(value), others)
             elif name == "join":
@@ -116,13 +139,47 @@ class Bounds:
 
     def _check_percent(self, form: str, values: Iterable[Any]) -> None:
         _refuse_width(_WIDE_PERCENT.search(form))
+        values = tuple(values)
         self.check_arguments(values)
-        self.spend(len(form))
+        self._pay_form(form, "%", values)
+        if "*" in form:  # widths that values say
+            self.spend(sum(abs(value) for value in values if isinstance(value, int)))
+
+    def _pay_form(self, form: str, mark: str, values: tuple[Any, ...]) -> None:
+        """Pay for a format, each field of which may print all values, as wide as its numbers say."""
+        self.spend(len(form) + sum(map(int, _NUMBER.findall(form))))
+        if mark in form:
+            self.pay_printed(values, form.count(mark))
+
+    def _pay_json(self, value: Any, others: tuple[Any, ...]) -> None:
+        width = sum(_width(each) for option in others for each in (option if isinstance(option, tuple) else (option,)))
+        if width > _MAX_JSON_WIDTH:
+            raise TemplateLimitError(f"a chat template's JSON is indented and separated by {width} characters")
+        self.pay_printed(value, 1 + width // 8)
+
+    def pay_printed(self, value: Any, times: int = 1) -> None:
+        """Pay for a value's text, printed so many times, before it is made: with all that is in a list or a dict."""
+        left = [value]
+        while left:
+            each = left.pop()
+            if isinstance(each, str):
+                self.spend(len(each) * times)
+            elif isinstance(each, list | tuple | dict):
+                self.spend(len(each) * _ELEMENT * times)
+                left += each
+                if isinstance(each, dict):
+                    left += each.values()
+            elif type(each).__name__ == "Namespace":  # jinja's
+                left.append(each._Namespace__attrs)
 
     def _paying(self, values: Iterator[Any]) -> Iterator[Any]:
         for value in values:
             self.spend(STEP)
             yield value
+
+
+def _width(value: Any) -> int:
+    return abs(value) if isinstance(value, int) else len(value) if isinstance(value, str) else 0
 
 
 def _refuse_width(found: re.Match[str] | None) -> None:
@@ -136,7 +193,7 @@ def _check_bits(bits: int) -> None:
 
 
 # Names that no template can write.
-_STEP, _PAID, _JOINED = " step", " paid", " joined"
+_STEP, _PAID, _PRINTED, _JOINED = " step", " paid", " printed", " joined"
 # For web pages, slow or by chance.
 _LEFT_OUT = frozenset(
     {"filesizeformat", "forceescape", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"}
@@ -175,7 +232,13 @@ def sandbox_class() -> Callable[[], Any]:
         return context.environment.bounds.paid(value, besides)
 
     @pass_context
+    def _printed(context: Any, value: Any) -> Any:
+        context.environment.bounds.pay_printed(value)
+        return value
+
+    @pass_context
     def _joined(context: Any, values: list[Any]) -> str:
+        context.environment.bounds.pay_printed([value for value in values if not isinstance(value, str)])
         texts = [str(value) for value in values]
         context.environment.bounds.spend(sum(map(len, texts)))
         return "".join(texts)
@@ -193,7 +256,7 @@ def sandbox_class() -> Callable[[], Any]:
             self.bounds = bounds = Bounds()
             filters: dict[str, Any] = {**self.filters, "tojson": _to_json}
             self.filters = {name: bounds.filter(name, each) for name, each in filters.items() if name not in _LEFT_OUT}
-            self.filters |= {_STEP: _step, _PAID: _paid, _JOINED: _joined}
+            self.filters |= {_STEP: _step, _PAID: _paid, _PRINTED: _printed, _JOINED: _joined}
             self.tests |= {
                 name: bounds.filter(name, cast("Callable[..., Any]", self.tests[name])) for name in _COMPARING
             }
@@ -297,7 +360,7 @@ def _charging() -> Any:
             self.generic_visit(node)
             texts = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
             children: list[nodes.Expr] = [
-                child if isinstance(child, nodes.TemplateData) else filtered(child, _PAID) for child in node.nodes
+                child if isinstance(child, nodes.TemplateData) else filtered(child, _PRINTED) for child in node.nodes
             ]
             if texts:
                 const = nodes.Const("", lineno=node.lineno, environment=node.environment)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -125,6 +127,70 @@ def test_a_template_is_bounded(source: str) -> None:
     with pytest.raises(GatewayError) as raised:
         read_template(source).render(HI)
     assert raised.value.kind is ErrorKind.BAD_REQUEST
+
+
+WIDE = "{% set s = 'x' * 100000 %}"
+WIDE_LIST = WIDE + "{% set l = [s] * 1500 %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ (('\\t' * 1500).expandtabs(100000)) | length }}",
+        "{{ (('\\t' * 1500).translate({9: 'b' * 100000})) | length }}",
+        WIDE + "{{ (('{0}' * 1500).format(s)) | length }}",
+        WIDE + "{{ (('{a}' * 1500).format_map({'a': s})) | length }}",
+        WIDE + "{{ (('%(a)s' * 1500) % {'a': s}) | length }}",
+        WIDE + "{{ (('%(a)s' * 1500) | format(a=s)) | length }}",
+        WIDE_LIST + "{{ ('%s' % (l,)) | length }}",
+        WIDE_LIST + "{{ ('%(a)s' * 5 % {'a': [l]}) | length }}",
+        "{{ (('%(a)99999d' * 1500) % {'a': 1}) | length }}",
+        "{{ (('%*d' * 1500) % ((99999, 1) * 1500)) | length }}",
+        "{{ (('{0:99999}' * 1500).format(1)) | length }}",
+        "{{ (('a\\n' * 1500) | indent(100000)) | length }}",
+        "{{ ([1] * 1500) | tojson(indent=100000) | length }}",
+        "{{ ([1] * 1500) | tojson(separators=('x' * 100000, '')) | length }}",
+        WIDE_LIST + "{{ l | tojson | length }}",
+        WIDE_LIST + "{{ l | string | length }}",
+        WIDE_LIST + "{{ l | upper | length }}",
+        WIDE_LIST + "{{ l | join | length }}",
+        WIDE_LIST + "{{ ''.join(l) | length }}",
+        WIDE_LIST + "{{ (l ~ '') | length }}",
+        WIDE_LIST + "{{ l }}",
+        WIDE_LIST + "{{ namespace(a=l) }}",
+        WIDE + "{{ ([{'a': s}] * 1500) | map(attribute='a') | join | length }}",
+        "{{ ([[1] * 100000] * 1500) | sum(start=[]) | length }}",
+    ],
+)
+def test_a_long_text_is_refused_before_it_is_made(source: str) -> None:
+    """What a template would make of little, by formats, widths, lists that hold one text many times, or methods that
+    chats do not need, is refused while it takes no memory."""
+    template = read_template(source)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GatewayError):
+            template.render(HI)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "source, printed",
+    [
+        ("{{ '%s: %05d, 100%%' % ('a', 7) }}", "a: 00007, 100%"),
+        ("{{ '{0}-{b:>3}'.format('a', b=7) }}", "a-  7"),
+        ("{{ [{'a': ['x', 1]}] | tojson(indent=2, separators=(',', ':')) | length }}", "46"),
+        (
+            "{{ ['a', 1] }} {{ ['a', 1] | join('-') }} {{ messages | map(attribute='role') | join }}",
+            "['a', 1] a-1 user",
+        ),
+        ("{{ 'a\nb' | indent(2) }} {{ [1, 2] | sum }} {{ {'a': none} }}", "a\n  b 3 {'a': None}"),
+    ],
+)
+def test_short_texts_are_printed(source: str, printed: str) -> None:
+    """Formats, lists and JSON of templates print what jinja prints."""
+    assert read_template(source).render(HI) == printed
 
 
 def test_bounds_are_those_of_one_rendering() -> None:
