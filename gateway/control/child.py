@@ -120,6 +120,11 @@ class ControlledProcess:
                 self._newest = message
                 if self._use_task is None:
                     self._use_task = asyncio.get_running_loop().create_task(self._use_newest(self.plane))
+            case messages.Query(token, messages.AwaitRules()):
+                if self._use_task is None:
+                    self.send(messages.QueryReply(token, None))
+                else:
+                    self._use_task.add_done_callback(lambda _: self.send(messages.QueryReply(token, None)))
             case messages.Query(token, request):
                 await self.reply(self.plane, token, request)
             case _:

@@ -153,6 +153,11 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitRules:
+    """Reply once all rules that came before are used, or refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class GetCounters:
     """Reply with a `CountersSnapshot`."""
 
@@ -182,7 +187,7 @@ class Query:
     rated request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
-    request: GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory
+    request: AwaitRules | GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory
 
 
 @dataclass(frozen=True, slots=True)

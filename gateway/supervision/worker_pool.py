@@ -152,10 +152,10 @@ class WorkerPool:
         await self.query(messages.GetCounters())
 
     async def settle(self) -> None:
-        """Wait until all workers have taken what was sent to them; a worker that hangs is told in the log."""
+        """Wait until all workers use the rules that were sent to them; a worker that hangs is told in the log."""
         seconds = start_seconds(self._rules)
         num_workers = len(self._workers)
-        num_late = num_workers - len(await self.query(messages.GetCounters(), seconds))
+        num_late = num_workers - len(await self.query(messages.AwaitRules(), seconds))
         if num_late:
             _log.warning(
                 "%d of %d workers have not taken rules %d in %g s", num_late, num_workers, self.number, seconds

@@ -7,9 +7,9 @@ It serves no port. The modes:
     dies        ends with status 3 before it serves
     once        serves the first time; then two successors die before one serves
     slow        reads messages, but does not serve; ends on a drain message
-    silent      serves, but does not send its counters
-    late        serves, but sends its counters after 0.3 s
-    frail       serves, and dies when it is to send its counters
+    silent      serves, but answers no query
+    late        serves, but uses rules after 0.3 s
+    frail       serves, and dies when it is asked about its rules
     stubborn    serves, but does not drain
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from gateway.control.channel import encode
 from gateway.control.messages import (
+    AwaitRules,
     Drain,
     GetCounters,
     Message,
@@ -77,11 +78,14 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, Query) and isinstance(message.request, GetCounters) and mode != "silent":
+        control.sendall(encode(QueryReply(message.token, counted())))
+    elif isinstance(message, Query) and isinstance(message.request, AwaitRules) and mode != "silent":
         if mode == "frail":
             sys.exit(4)
         if mode == "late":
             time.sleep(0.3)
-        control.sendall(encode(QueryReply(message.token, counted())))
+        note(notes, "used")
+        control.sendall(encode(QueryReply(message.token, None)))
     elif isinstance(message, Drain):
         note(notes, "drain")
         if mode != "stubborn":
