@@ -127,6 +127,25 @@ def test_the_newest_rules_follow_those_under_way() -> None:
     play(scene)
 
 
+def test_a_child_says_when_it_uses_the_rules() -> None:
+    """Who asks for it hears when all rules that came before are in use; at once where they are already."""
+
+    async def scene(child: Child, rules: RulesSpec) -> None:
+        child.feed(messages.UseRules(rules, 2))
+        await child.until(lambda: child.begun == [2])
+        child.feed(messages.UseRules(rules, 3), messages.Query(1, messages.AwaitRules()))
+        child.feed(messages.Query(2, messages.GetReports()))
+        await child.until(lambda: bool(child.sent))
+        assert child.sent == [messages.QueryReply(2, 1)]
+        child.released.set()
+        await child.until(lambda: messages.QueryReply(1, None) in child.sent)
+        assert child.running.snapshot.number == 3
+        child.feed(messages.Query(3, messages.AwaitRules()))
+        await child.until(lambda: messages.QueryReply(3, None) in child.sent)
+
+    play(scene)
+
+
 def test_a_drain_ends_the_compiling_of_rules() -> None:
     """A child that is drained meanwhile ends in order, with the rules that it has."""
 
