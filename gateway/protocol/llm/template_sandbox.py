@@ -233,12 +233,17 @@ def sandbox_class() -> Callable[[], Any]:
 
     @pass_context
     def _printed(context: Any, value: Any) -> Any:
-        context.environment.bounds.pay_printed(value)
+        if isinstance(value, str):  # nearly always
+            context.environment.bounds.spend(len(value))
+        else:
+            context.environment.bounds.pay_printed(value)
         return value
 
     @pass_context
     def _joined(context: Any, values: list[Any]) -> str:
-        context.environment.bounds.pay_printed([value for value in values if not isinstance(value, str)])
+        for value in values:
+            if not isinstance(value, str):
+                context.environment.bounds.pay_printed(value)
         texts = [str(value) for value in values]
         context.environment.bounds.spend(sum(map(len, texts)))
         return "".join(texts)
