@@ -36,7 +36,7 @@ class Load:
     ) -> None:
         self._ports, self._sessions, self._connections = ports, sessions, connections
         self._pause = connections * len(ports) / rate
-        self._random = random.Random(1)
+        self._random = random.Random(seed)
         self.answers: list[Answer] = []
         self.failures: list[str] = []  # of connections, not of requests
         self._is_over = False
