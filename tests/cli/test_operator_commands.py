@@ -55,7 +55,7 @@ def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayPr
 def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """Cancelling a translated stream stops the engine and sends the client an error event."""
     with CannedLLM.start(tmp_path / "llm").running() as llm:
-        llm.break_down("slow=0.3")
+        llm.break_down("slow=2")
         gateway = start_gateway(rules_for(llm.http_url, engine={"dialects": ["chat"]}), workers=2)
         body = {"model": MODEL, "max_tokens": 500, "stream": True, "messages": [{"role": "user", "content": "count"}]}
         headers = {"x-request-id": "slow-2"}

@@ -297,9 +297,7 @@ def sanitized(program: str) -> subprocess.CompletedProcess[str]:
     if sys.platform != "linux":
         pytest.skip("the sanitizers' runtime is preloaded as Linux does")
     environment = {**os.environ, **sim.sanitizer_environment(), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=110, check=False
-    )
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_sanitizers_find_nothing() -> None:
