@@ -181,7 +181,8 @@ def test_an_error_of_the_rules_does_not_hold_a_revocation_up(tmp_path: Path, cap
         keys.unlink()
         await until(lambda: warned() > 1)
         file.write_text(BAD_RULES + "auth: {keys: keys/clients.yaml}\n")
-        keys.write_text("# nobody\n")
+        await until(lambda: any("nobody" in problem for problem in book.problems))
+        keys.write_text("# none\n")
         auth = (await coming).auth
         assert auth is not None and auth.keys[0].keys == ()
         assert any("nobody" in problem for problem in book.problems)
