@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.protocol import protobuf
+from gateway.protocol.conversion.control import no_region_name
 from gateway.protocol.conversion.control_repository import CUDA_BODY, SYSTEM_BODY
 from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.json_bounds import JsonBounds
@@ -39,8 +40,7 @@ class RegionPath(NamedTuple):
     def check_region(self) -> None:
         """Raises: GatewayError(BAD_REQUEST) where no region is named, as Triton's REST says whatever the body is."""
         if not self.region:
-            memory = self.memory.removeprefix("/v2/").removesuffix("sharedmemory")
-            raise bad_request(f"'region name' is necessary to register {memory} shared memory region")
+            raise no_region_name(self.memory.removeprefix("/v2/").removesuffix("sharedmemory"))
 
     def name(self, *, by_grpc: bool) -> str:
         """The region's name as inferences name it: Triton's REST does not resolve escapes."""

@@ -103,7 +103,7 @@ def read_request(method: str, target: str, body: bytes, *, of_rpc: bool = False)
         raise GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
     _check_version(fields.get("version", ""))
     if control.memory and not fields["name"] and not of_rpc:
-        raise bad_request(f"'region name' is necessary to register {control.memory} shared memory region")
+        raise no_region_name(control.memory)
     message = _new(f"{control.rpc}Request")
     try:
         for name, text in fields.items():
@@ -113,6 +113,11 @@ def read_request(method: str, target: str, body: bytes, *, of_rpc: bool = False)
     except ValueError as error:  # text that is no Unicode too
         raise bad_request(f"failed to read the {control.rpc} request: {error}") from error
     return control.rpc, message
+
+
+def no_region_name(memory: str) -> GatewayError:
+    """Triton's REST says this of a path without a region; `memory` is `system` or `cuda`."""
+    return bad_request(f"'region name' is necessary to register {memory} shared memory region")
 
 
 def rest_response(rpc: str, message: bytes) -> Reply:
