@@ -1,7 +1,7 @@
 """The admin API's replies, from a control state made by hand."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -28,7 +28,6 @@ from gateway.observability.metrics import Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
-from gateway.supervision.budgets import BudgetLedger
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.replicas import Replica
@@ -87,7 +86,6 @@ class State:
         }
         self.experiments = experiments_of(RULES)
         self.wishes: list[tuple[str, str, bool, str]] = []
-        self.budgets = BudgetLedger(cast(Any, self), None, None)
 
     async def drain(self, key: tuple[str, str], is_draining: bool, by: str) -> bool:
         self.wishes.append((*key, is_draining, by))
