@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
-from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
+from gateway.config.specs import RulesSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts

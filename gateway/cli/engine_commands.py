@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gateway.config.specs import EndpointSpec
+    from gateway.config.engine_specs import EndpointSpec
 
 # Their options, `--help` included, are parsed by the programs.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

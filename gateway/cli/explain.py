@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.check import RulePaths, print_problems, summarize
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.rules import load_rules
-from gateway.config.specs import EndpointSpec, EngineSpec, RequestSpec, RulesSpec, TensorSpec
+from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
 from gateway.config.value_parsers import OPERATIONS, PROTOCOLS
 from gateway.config.value_parsers import parameter as parameter_value
 from gateway.dry_run.recording import facts_of

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from gateway.config import value_parsers
 from gateway.config.credentials import read_credential
+from gateway.config.engine_specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.config.host_access import may_name
-from gateway.config.specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.protocol.engine_protocols import protocols_with
 from gateway.protocol.llm.templates import read_template as compile_template
 from gateway.yaml import values

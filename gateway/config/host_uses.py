@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.config.engine_specs import EngineSpec, TlsSpec
 from gateway.config.rules import LoadedRules
-from gateway.config.specs import EngineSpec, TlsSpec
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gateway.config.specs import EngineSpec, HistorySpec, ReplaySpec, RouteSpec, RulesSpec, SessionSpec
+from gateway.config.engine_specs import EngineSpec
+from gateway.config.specs import HistorySpec, ReplaySpec, RouteSpec, RulesSpec, SessionSpec
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node, Scalar
 from gateway.yaml.problems import suggest

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from gateway.config import value_parsers
 from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
+from gateway.config.engine_specs import EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
-    ClientShare,
     Count,
     Datatype,
-    Duration,
     EngineName,
     ExperimentName,
     FrontProtocol,
@@ -31,217 +29,11 @@ from gateway.config.value_parsers import (
     PositiveCount,
     PositiveDuration,
     PositiveSize,
-    Ratio,
     Size,
-    StrippedHeaderName,
     Text,
     TimeToLive,
 )
-from gateway.protocol.engine_protocols import EngineProtocol
-from gateway.yaml import values
 from gateway.yaml.problems import Location
-
-
-class Balance(Enum):
-    """How an engine chooses among its endpoints."""
-
-    ROUND_ROBIN = "round_robin"
-    LEAST_OUTSTANDING = "least_outstanding"
-    POWER_OF_TWO = "power_of_two"
-    LATENCY = "latency"
-    SESSION = "session"
-    PREFIX = "prefix"
-
-    @property
-    def traits(self) -> BalanceTraits:
-        return _BALANCE_TRAITS[self]
-
-
-class BalanceTraits(NamedTuple):
-    """What a policy goes by; `gateway.upstream.balancing.POLICIES` has its function."""
-
-    uses_load: bool = True  # the requests of others, as far as engines report them
-    by_session: bool = False  # a session stays at its endpoint
-    by_prompt: bool = False  # a prompt goes to the endpoint that has its beginning
-
-
-_BALANCE_TRAITS: dict[Balance, BalanceTraits] = {
-    Balance.ROUND_ROBIN: BalanceTraits(uses_load=False),
-    Balance.LEAST_OUTSTANDING: BalanceTraits(),
-    Balance.POWER_OF_TWO: BalanceTraits(),
-    Balance.LATENCY: BalanceTraits(),
-    Balance.SESSION: BalanceTraits(uses_load=False, by_session=True),
-    Balance.PREFIX: BalanceTraits(by_prompt=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointSpec:
-    """One address of an engine."""
-
-    # http://host:port or https://host:port, no path; grpc://... or grpcs://... where it has no REST
-    url: Annotated[str, value_parsers.endpoint_url]
-    # host:port of its gRPC, where it has one; encrypted where the url is https
-    grpc: Annotated[str, value_parsers.host_port] | None = None
-    # Its share of the work, beside the others of its engine; 0: as if it were drained
-    weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0
-
-    @property
-    def speaks_rest(self) -> bool:
-        return self.url.startswith("http")
-
-    @property
-    def speaks_grpc(self) -> bool:
-        return self.grpc is not None
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSpec:
-    """Active probes, sent by the control process to every endpoint."""
-
-    # None: what engines of this protocol answer, as /v2/health/ready or /health
-    path: Annotated[str, value_parsers.path] | None = None
-    interval: Duration = 2.0  # between probes; 0 switches probing off
-    timeout: PositiveDuration = 1.0  # a probe that takes longer has failed
-    unhealthy_after: PositiveCount = 3  # failed probes in a row; 3 rides out one lost packet
-    healthy_after: PositiveCount = 1  # good probes in a row before an endpoint serves again
-
-
-@dataclass(frozen=True, slots=True)
-class BreakerSpec:
-    """Passive ejection: what requests show about an endpoint.
-
-    Only transport failures (connect, reset, timeout) and `statuses` count: a 4xx is the caller's fault and a 500 is
-    mostly one model's, so neither means that the endpoint is down.
-    """
-
-    failures: Count = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
-    open_for: PositiveDuration = 5.0  # seconds left out before one trial request; doubles up to 12 times that
-    statuses: frozenset[int] = frozenset({502, 504})
-
-
-@dataclass(frozen=True, slots=True)
-class RetrySpec:
-    """When a failed attempt is retried at another endpoint.
-
-    Any request that did not reach an engine (refused connection) is retried. If it may have, only an idempotent one is:
-    `safe` means GET and HEAD, `infer` that this engine's inferences without a sequence may run twice.
-    """
-
-    attempts: Count = 2  # retries after the first try; 0 switches retries off
-    idempotent: Literal["safe", "infer"] = "safe"
-    # Retries per request over the last 10 s: a failing fleet is not flooded
-    budget: Annotated[float, values.at_least(0.0, value_parsers.share)] = 0.2
-    budget_floor: Count = 10  # retries that are always allowed in 10 s, so that small traffic can retry at all
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSpec:
-    """Limits of the connection pool, per worker and endpoint."""
-
-    max_connections: PositiveCount = 512
-    max_pending: Count = 1024  # requests that may wait for a connection; more are answered `overloaded`
-    idle_timeout: PositiveDuration = 55.0  # idle connections are closed before common engines' 60 s; 0 disables reuse
-    connect_timeout: PositiveDuration = 2.0
-    max_streams: PositiveCount = 100  # gRPC calls on one HTTP/2 connection before another one is made
-    # The flow-control window of a gRPC stream
-    window_bytes: Annotated[int, values.at_least(65_535, values.size)] = 1024 * 1024
-    # What one client's HTTP/2 connection may hold of `max_connections` of REST, its requests in line included; further
-    # ones wait for these
-    max_client_share: ClientShare = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSpec:
-    """TLS to an https engine."""
-
-    verify: bool = True
-    ca: Text | None = None  # PEM file; None: the system's authorities
-    cert: Text | None = None  # client certificate, PEM
-    key: Text | None = None
-    server_name: Text | None = None  # when the certificate names another host
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSpec:
-    """Load that engines report, for balancing: other gateways and workers send them requests too."""
-
-    # metrics: read with each probe; orca: read from each reply, on request
-    source: Literal["none", "metrics", "orca"] = "none"
-    # Where metrics are, as vLLM's; `:8002/metrics` where they have a port of their own
-    path: Annotated[str, value_parsers.metrics_path] = "/metrics"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSpec:
-    """Metrics of an engine that the gateway's own /metrics shows, summed over all servers."""
-
-    # As `load.path`; None: not shown
-    path: Annotated[str, value_parsers.metrics_path] | None = None
-    names: tuple[Glob, ...] = ("nv_*",)  # of the families that are shown
-    timeout: PositiveDuration = 2.0  # of all that a scrape reads; a server that is late keeps its last counts
-    max_bytes: Size = 4 * 1024 * 1024  # of one server; a longer text is not shown
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixSpec:
-    """`balance: prefix`: prompts with equal beginnings go where that beginning was seen, per worker."""
-
-    # Of the prompt, compared as one; about 64 tokens
-    block_bytes: Annotated[int, values.at_least(16, values.size)] = 256
-    max_blocks: PositiveCount = 256  # of one prompt; later blocks are ignored
-    max_entries: PositiveCount = 200_000  # blocks remembered, about 120 bytes each; those not seen for longest go first
-    ttl: PositiveDuration = 600.0  # seconds that a block is remembered: engines forget too
-    imbalance: PositiveCount = 8  # requests more than the least busy endpoint, from which on load decides
-    imbalance_ratio: Ratio = 1.5  # and this many times as many
-
-
-@dataclass(frozen=True, slots=True)
-class AffinitySpec:
-    """`balance: session`: when a new session avoids its hashed endpoint because that is overloaded."""
-
-    imbalance: PositiveCount = 8  # requests more than the least busy endpoint, from which on load decides
-    imbalance_ratio: Ratio = 1.5  # and this many times as many
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """A separately-run service that answers requests; all its endpoints serve the same models."""
-
-    name: str
-    endpoints: tuple[EndpointSpec, ...]
-    protocol: EngineProtocol = EngineProtocol.KSERVE
-    balance: Balance = Balance.POWER_OF_TWO  # near the best queueing at a constant price
-    timeout: Duration = 60.0  # from the request's arrival to the first byte of the reply (0: none)
-    try_timeout: Duration = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
-    idle_timeout: Duration = 60.0  # longest silence inside a streamed body (0: none)
-    api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
-    # Added to each request; None: the client's own does not go on, as in `strip`
-    headers: Mapping[HeaderName, Text | None] = field(default_factory=dict, repr=False)
-    strip: tuple[StrippedHeaderName, ...] = ()  # fields of clients that the engine does not receive
-    # Of language models
-    base_path: Annotated[str, value_parsers.base_path] = "/v1"  # where OpenAI's API begins; empty: at the root
-    dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
-    # Request a stream even if the client wants none: some engines notice a disconnect only then
-    always_stream: bool = False
-    # Whose prefix cache a request shares: as the client says, or its tenant's alone
-    cache_salt: Literal["client", "tenant"] = "client"
-    # Request fields that the engine does not support, in a translation
-    unsupported: Literal["refuse", "drop"] = "refuse"
-    # For engines without a chat endpoint: the text of a Jinja file or of a tokenizer_config.json, named by its path
-    chat_template: str | None = field(default=None, repr=False)
-    # TorchServe's service envelope, as set in a model archive or the configuration
-    envelope: Literal["body", "json", "kserve", "kservev2"] = "body"
-    load: LoadSpec = LoadSpec()
-    metrics: MetricsSpec = MetricsSpec()
-    prefix: PrefixSpec = PrefixSpec()
-    affinity: AffinitySpec = AffinitySpec()
-    health: HealthSpec = HealthSpec()
-    breaker: BreakerSpec = BreakerSpec()
-    retry: RetrySpec = RetrySpec()
-    connections: ConnectionSpec = ConnectionSpec()
-    tls: TlsSpec = TlsSpec()
-    location: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.config.engine_specs import EngineSpec
+from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.control.messages import CountersPart, Message, QueryReply, RulesPart, Start, UseRules
 from gateway.net.collector import collector_paused
 from gateway.net.slices import Slices

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.auth_specs import ApiKeySpec
+from gateway.config.engine_specs import EngineSpec
 from gateway.config.settings import Settings
-from gateway.config.specs import EngineSpec, RouteSpec, RulesSpec
+from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.limits.budget_window import SpendingByBudget
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.config.engine_specs import TlsSpec
 from gateway.config.rules import LoadedRules
-from gateway.config.specs import TlsSpec
 from gateway.net.tls_files import find_problems
 from gateway.yaml.problems import Location, Problem, Severity
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 
+from gateway.config.engine_specs import EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec
-from gateway.config.specs import EngineSpec
 from gateway.protocol.stored_json import read_json_object
 
 Shares = Mapping[str, float]  # by arm; they sum to 1

@@ -29,7 +29,7 @@ class Waiter(Protocol[Wanted]):
 
 
 class PoolLimits(Protocol):
-    """Times are in seconds; `gateway.config.specs.ConnectionSpec` documents each."""
+    """Times are in seconds; `gateway.config.engine_specs.ConnectionSpec` documents each."""
 
     @property
     def max_connections(self) -> int: ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gateway.config.specs import EngineSpec, IdentitySpec, RouteSpec
+from gateway.config.engine_specs import EngineSpec
+from gateway.config.specs import IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession, id_of

@@ -16,7 +16,7 @@ from itertools import count
 from math import log
 from typing import NamedTuple
 
-from gateway.config.specs import Balance, EndpointSpec
+from gateway.config.engine_specs import Balance, EndpointSpec
 from gateway.upstream.endpoint import Endpoint
 
 # The price of an endpoint whose first reply is still awaited: above that of any endpoint that has answered.
@@ -126,7 +126,7 @@ def by_session(draw: Draw) -> Choose:
     return choose
 
 
-# `gateway.config.specs.Balance` describes each. `prefix`: for requests without a prompt; see `prefix_index`.
+# `gateway.config.engine_specs.Balance` describes each. `prefix`: for requests without a prompt; see `prefix_index`.
 POLICIES: dict[Balance, Callable[[Draw], Choose]] = {
     Balance.ROUND_ROBIN: round_robin,
     Balance.LEAST_OUTSTANDING: least_outstanding,

@@ -6,7 +6,7 @@ import ssl
 from time import monotonic
 from urllib.parse import urlsplit
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.net.circuit_breaker import CircuitBreaker
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 from types import MappingProxyType
 
-from gateway.config.specs import EndpointSpec, EngineSpec, RetrySpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, RetrySpec
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares

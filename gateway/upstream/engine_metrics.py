@@ -11,7 +11,7 @@ from string import punctuation
 from typing import NamedTuple
 from urllib.parse import quote
 
-from gateway.config.specs import EngineSpec
+from gateway.config.engine_specs import EngineSpec
 from gateway.net.slices import run_in_slices
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.metrics_sum import STEP, MetricFamily, Series, Steps, read_families, sum_families, write_families

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from gateway.config.specs import EngineSpec, HealthSpec
+from gateway.config.engine_specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.probe import EndpointProbe
 from gateway.upstream.probe_connections import ProbeConnections

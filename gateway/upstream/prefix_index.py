@@ -17,7 +17,7 @@ from hashlib import blake2b
 from math import log
 from zlib import crc32
 
-from gateway.config.specs import PrefixSpec
+from gateway.config.engine_specs import PrefixSpec
 from gateway.upstream.endpoint import Endpoint
 
 # A shorter match is common to many prompts, such as a product's instructions: following it would overload one endpoint.

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load, Readiness, read_metrics
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from weakref import WeakValueDictionary
 
-from gateway.config.specs import EngineSpec, TlsSpec
+from gateway.config.engine_specs import EngineSpec, TlsSpec
 from gateway.net.tls_files import Stamp, follow, stamps_of
 
 _ENCRYPTED = ("https:", "grpcs:")

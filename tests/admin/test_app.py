@@ -9,18 +9,10 @@ from fastapi.testclient import TestClient
 from gateway.admin.app import make_app
 from gateway.admin.auth import Access
 from gateway.admin.local_key import LocalKey
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.limit_specs import LimitSpec
-from gateway.config.specs import (
-    EndpointSpec,
-    EngineSpec,
-    HistorySpec,
-    InputMatch,
-    MatchSpec,
-    RouteSpec,
-    RulesSpec,
-    SessionSpec,
-)
+from gateway.config.specs import HistorySpec, InputMatch, MatchSpec, RouteSpec, RulesSpec, SessionSpec
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
 from gateway.observability.exposition import ExpositionState

@@ -8,6 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.engine_specs import (
+    BreakerSpec,
+    ConnectionSpec,
+    EngineSpec,
+    HealthSpec,
+    LoadSpec,
+    PrefixSpec,
+    RetrySpec,
+    TlsSpec,
+)
 from gateway.config.experiment_specs import (
     BanditSpec,
     ExperimentSpec,
@@ -20,23 +30,7 @@ from gateway.config.experiment_specs import (
 )
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.rules import load_rules
-from gateway.config.specs import (
-    BreakerSpec,
-    ConnectionSpec,
-    EngineSpec,
-    ExpectSpec,
-    HealthSpec,
-    HistorySpec,
-    IdentitySpec,
-    LoadSpec,
-    PrefixSpec,
-    ReplaySpec,
-    RequestSpec,
-    RetrySpec,
-    RulesSpec,
-    TensorSpec,
-    TlsSpec,
-)
+from gateway.config.specs import ExpectSpec, HistorySpec, IdentitySpec, ReplaySpec, RequestSpec, RulesSpec, TensorSpec
 from gateway.dry_run import rule_tests
 from gateway.dry_run.rule_tests import failed_tests
 from gateway.protocol.operations import Operation

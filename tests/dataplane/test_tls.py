@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.config.specs import TlsSpec
+from gateway.config.engine_specs import TlsSpec
 from gateway.net.listener_tls import ListenerTls, listener_tls
 from gateway.net.tls_files import reload_changed
 from gateway.upstream.tls import client_tls

@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec, RampSpec
-from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
+from gateway.config.specs import RulesSpec
 from gateway.experiments.controller import GatewayActions, RulesNotWritten
 from gateway.experiments.runs import Shares, weights_of
 from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of

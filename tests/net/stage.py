@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any
 
-from gateway.config.specs import ConnectionSpec
+from gateway.config.engine_specs import ConnectionSpec
 from gateway.net.http1_client import Http1ClientConnection, Http1Pool
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import HEAD_END, ResponseHead

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.net.circuit_breaker import CircuitBreaker, store_breaker
 from gateway.upstream.endpoint import Endpoint
 

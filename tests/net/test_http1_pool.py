@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.config.specs import ConnectionSpec
+from gateway.config.engine_specs import ConnectionSpec
 from gateway.net.http1_client import Http1Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from tests.dataplane.stage import run, until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from h2.settings import SettingCodes
 
-from gateway.config.specs import ConnectionSpec
+from gateway.config.engine_specs import ConnectionSpec
 from gateway.net.http2_client import Http2ClientConnection, Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.fields import Block

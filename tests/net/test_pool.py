@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
+from gateway.config.engine_specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
 from gateway.net.http1_client import Http1Pool
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.local_network import HINT

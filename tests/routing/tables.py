@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, ForcingSpec, LayerSpec
-from gateway.config.specs import Balance, EndpointSpec, EngineSpec, IdentitySpec, MatchSpec, RouteSpec, RulesSpec
+from gateway.config.specs import IdentitySpec, MatchSpec, RouteSpec, RulesSpec
 from gateway.routing.table import Table
 
 ENGINES = {

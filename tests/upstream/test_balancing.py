@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.config.specs import Balance, EndpointSpec, EngineSpec
+from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec
 from gateway.upstream import balancing
 from gateway.upstream.balancing import EVENLY, POLICIES, Choose
 from gateway.upstream.endpoint import Endpoint

@@ -4,7 +4,7 @@ from time import monotonic
 
 import pytest
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.endpoint import Endpoint
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 
-from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
+from gateway.config.engine_specs import ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.net.http2_client import Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.specs import (
+from gateway.config.engine_specs import (
     Balance,
     BreakerSpec,
     EndpointSpec,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.config.specs import EndpointSpec, EngineSpec, MetricsSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, MetricsSpec
 from gateway.upstream import engine_metrics
 from gateway.upstream.engine_metrics import EngineMetrics
 from tests.dataplane.stage import Engine, ReceivedRequest, run, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config.specs import EngineSpec
+from gateway.config.engine_specs import EngineSpec
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.operations import read_path
 from gateway.upstream.engine import Engine

@@ -13,7 +13,7 @@ import pytest
 import trustme
 import uvloop
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, TlsSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, TlsSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.upstream import health as health_module

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
+from gateway.config.engine_specs import ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import fetch

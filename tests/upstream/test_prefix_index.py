@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.specs import PrefixSpec
+from gateway.config.engine_specs import PrefixSpec
 from gateway.upstream.prefix_index import PrefixIndex
 
 

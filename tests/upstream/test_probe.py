@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.upstream.probe import EndpointProbe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Readiness
 from gateway.upstream.health import Findings, Prober
 from gateway.upstream.probe_connections import ProbeConnections

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.probe import EndpointProbe

@@ -1,6 +1,6 @@
 """The budget for retries, with a clock moved by hand."""
 
-from gateway.config.specs import RetrySpec
+from gateway.config.engine_specs import RetrySpec
 from gateway.upstream.engine import RetryBudget
 
 

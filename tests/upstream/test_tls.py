@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.config.specs import EndpointSpec, EngineSpec, TlsSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec, TlsSpec
 from gateway.upstream import tls as tls_module
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import client_tls, engines_tls

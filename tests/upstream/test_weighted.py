@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from gateway.config.specs import Balance, EndpointSpec, EngineSpec
+from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, by_session, shares
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine

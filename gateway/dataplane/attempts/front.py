@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gateway.config.specs import EngineSpec
+from gateway.config.engine_specs import EngineSpec
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import GatewayError

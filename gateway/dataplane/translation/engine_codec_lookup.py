@@ -6,7 +6,7 @@ from functools import lru_cache
 from time import strftime
 from typing import Any
 
-from gateway.config.specs import EngineSpec
+from gateway.config.engine_specs import EngineSpec
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import TtlCache, query_config, query_metadata
 from gateway.protocol.conversion.control import json_of_response

@@ -12,9 +12,9 @@ from typing import Any
 from h2.settings import SettingCodes
 from tritonclient.grpc import service_pb2
 
+from gateway.config.engine_specs import ConnectionSpec
 from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
-from gateway.config.specs import ConnectionSpec
 from gateway.dataplane.context import data_plane as plane_module
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.listener import ProtocolDetector
