@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -388,18 +389,26 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.net.listener_tls import listener_problems
     from gateway.net.server import loop_factory
     from gateway.observability.logs import set_up_logging
+    from gateway.supervision.data_dir_permissions import data_dir_problems
     from gateway.supervision.ports import PortError
+    from gateway.supervision.redis_setup import data_dir_of
     from gateway.supervision.worker_pool import StartError
     from gateway.yaml.problems import Severity
 
     set_up_logging(settings.log_format)
 
-    supervisor = Supervisor(settings, paths, ready_file=ready_file)
+    folder = data_dir_of(settings)
+    problems = data_dir_problems(folder) if folder is not None else []
     for tls in filter(None, (settings.tls, settings.admin_tls)):
-        for severity, what in listener_problems(tls):
-            print(f"pointsman: {severity.value}: {what}", file=sys.stderr)
-            if severity is Severity.ERROR:
-                return 2
+        problems += listener_problems(tls)
+    for severity, what in problems:
+        print(f"pointsman: {severity.value}: {what}", file=sys.stderr)
+    if any(severity is Severity.ERROR for severity, _ in problems):
+        return 2
+    if folder is not None:
+        with suppress(OSError):  # who needs it says what is missing
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    supervisor = Supervisor(settings, paths, ready_file=ready_file)
     loaded = tested(with_tls_files(load_rules(paths)))
     if loaded.problems:
         print_problems(loaded)
