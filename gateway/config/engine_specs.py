@@ -73,6 +73,9 @@ class EndpointSpec:
     grpc: Annotated[str, value_parsers.host_port] | None = None
     # Its share of the work, beside the others of its engine; 0: as if it were drained
     weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0
+    zone: Annotated[str, values.name] | None = None  # where it is
+    # The name in `host` and in TLS, where the url has an address
+    host: Annotated[str, value_parsers.host_name] | None = None
 
     @property
     def speaks_rest(self) -> bool:

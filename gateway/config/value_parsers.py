@@ -60,6 +60,13 @@ def host_port(text: str) -> str:
     return text
 
 
+def host_name(text: str) -> str:
+    """A name without a port, as certificates and `host` fields have it."""
+    if _check_authority(text, f"name {text!r}") is not None or text.startswith("["):
+        raise ValueError(f"name {text!r} is not a host name without a port")
+    return text
+
+
 def _check_authority(authority: str, what: str) -> str | None:
     """The port's digits, None where there is no port."""
     match = _AUTHORITY.fullmatch(authority)

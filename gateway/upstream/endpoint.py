@@ -38,6 +38,7 @@ class Endpoint:
     """
 
     __slots__ = (
+        "_declared",
         "_load_until",
         "authority",
         "breaker",
@@ -60,6 +61,7 @@ class Endpoint:
     def __init__(self, engine: EngineSpec, spec: EndpointSpec, tls: ssl.SSLContext | None) -> None:
         self.engine = engine
         self.url = spec.url
+        self._declared = spec.grpc, spec.host
         self.in_flight = 0
         self.others = 0
         self.load: Load | None = None
@@ -72,22 +74,21 @@ class Endpoint:
         pause = engine.breaker.open_for
         self.breaker = CircuitBreaker(engine.breaker.failures, pause, pause * _LONGEST_PAUSE)
         parts = urlsplit(spec.url)
-        self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        self.host_line = b"host: %b\r\n" % _named(parts.netloc.rpartition("@")[2], spec.host).encode("ascii")
         self.pool: Http1Pool | None = None
         if parts.scheme in _DEFAULT_PORTS:
             host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
-            self.pool = Http1Pool(
-                host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None
-            )
+            name = (engine.tls.server_name or spec.host or host) if tls else None
+            self.pool = Http1Pool(host, port, engine.connections, tls, name)
         self.streams: Http2Pool | None = None
-        self.authority = (spec.grpc or "").encode("ascii")
+        self.authority = _named(spec.grpc or "", spec.host).encode("ascii")
         self.scheme = b"https" if tls else b"http"
         if spec.grpc is not None:
             host, _, digits = spec.grpc.rpartition(":")
             host = host.strip("[]")
             if tls is not None:
                 tls = client_tls(engine.tls, "h2")
-            name = (engine.tls.server_name or host) if tls else None
+            name = (engine.tls.server_name or spec.host or host) if tls else None
             self.streams = Http2Pool(host, int(digits), engine.connections, tls, name)
 
     def __repr__(self) -> str:
@@ -104,7 +105,7 @@ class Endpoint:
     def fits(self, engine: EngineSpec, spec: EndpointSpec) -> bool:
         """Whether its connections and breaker match the present declaration of `engine`."""
         mine = self.engine
-        if self.authority != (spec.grpc or "").encode("ascii"):
+        if self._declared != (spec.grpc, spec.host):
             return False
         return (mine.breaker, mine.connections, mine.tls) == (engine.breaker, engine.connections, engine.tls)
 
@@ -152,3 +153,11 @@ class Endpoint:
 
     def _pools(self) -> list[Http1Pool | Http2Pool]:
         return [pool for pool in (self.pool, self.streams) if pool is not None]
+
+
+def _named(authority: str, host: str | None) -> str:
+    """An authority, with a name in place of its address."""
+    if host is None or not authority:
+        return authority
+    port = authority.rpartition("]")[2].partition(":")[2]
+    return f"{host}:{port}" if port else host

@@ -11,7 +11,7 @@ from string import punctuation
 from typing import NamedTuple
 from urllib.parse import quote
 
-from gateway.config.engine_specs import EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.net.slices import run_in_slices
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.metrics_sum import STEP, MetricFamily, Series, Steps, read_families, sum_families, write_families
@@ -32,12 +32,12 @@ Key = tuple[str, str]  # a server's URL and the path of its metrics: engines may
 class _Server:
     """One server's metrics: the last that it reported."""
 
-    def __init__(self, engine: EngineSpec, url: str) -> None:
+    def __init__(self, engine: EngineSpec, spec: EndpointSpec) -> None:
         """Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
         self.spec = engine.metrics
-        self.settings = _settings(engine)
+        self.settings = _settings(engine, spec)
         self.fields = extra_fields(engine)
-        endpoint, path = metrics_endpoint(engine, url, self.spec.path or "")
+        endpoint, path = metrics_endpoint(engine, spec, self.spec.path or "")
         assert endpoint is not None
         self.endpoint = endpoint
         self.target = quote(path, safe=punctuation).encode("ascii")
@@ -76,9 +76,9 @@ class _Server:
         }
 
 
-def _settings(engine: EngineSpec) -> object:
+def _settings(engine: EngineSpec, spec: EndpointSpec) -> object:
     """All that a server is called with."""
-    return replace(engine.metrics, names=()), extra_fields(engine), engine.tls
+    return replace(engine.metrics, names=()), extra_fields(engine), engine.tls, spec.host
 
 
 class _Count(NamedTuple):
@@ -135,25 +135,25 @@ class EngineMetrics:
 
     def _use(self, engines: Mapping[str, EngineSpec]) -> dict[Key, _Server]:
         """Take over the rules; returns the servers that they no longer name."""
-        wanted: dict[Key, EngineSpec] = {}
+        wanted: dict[Key, tuple[EngineSpec, EndpointSpec]] = {}
         names: dict[Key, frozenset[str]] = {}
         for engine in engines.values():
             path = engine.metrics.path
             for endpoint in engine.endpoints if path is not None else ():
                 if path is not None and (endpoint.speaks_rest or path.startswith(":")):
                     key = endpoint.url, path
-                    wanted.setdefault(key, engine)
+                    wanted.setdefault(key, (engine, endpoint))
                     names[key] = names.get(key, frozenset()).union(engine.metrics.names)
         removed: dict[Key, _Server] = {}
         for key, server in list(self._servers.items()):
-            if key not in wanted or server.settings != _settings(wanted[key]):
+            if key not in wanted or server.settings != _settings(*wanted[key]):
                 removed[key] = self._servers.pop(key)
                 server.endpoint.retire()
         moved = {key[0]: key for key in removed if key not in wanted}  # to another path
-        for key, engine in wanted.items():
+        for key, (engine, endpoint) in wanted.items():
             if key not in self._servers:
                 try:
-                    self._servers[key] = server = _Server(engine, key[0])
+                    self._servers[key] = server = _Server(engine, endpoint)
                 except OSError as error:  # a certificate file may be there later
                     _log.warning("the metrics of engine '%s' cannot be read: %s", engine.name, error)
                     continue

@@ -79,9 +79,10 @@ class EndpointHealth:
 class _Probe:
     """The probing of one endpoint."""
 
-    def __init__(self, engine: EngineSpec, key: Key) -> None:
+    def __init__(self, engine: EngineSpec, key: Key, host: str | None) -> None:
         self.engine = engine
         self.key = key
+        self.host = host  # the endpoint's name, where the URL has its address
         self.health = EndpointHealth(engine.health)
         self.url = key[1]
         self.models: frozenset[str] | None = None
@@ -129,26 +130,27 @@ class Prober:
     def use(self, engines: Mapping[str, EngineSpec]) -> None:
         """Probe the endpoints of these engines; the state of unchanged ones stays."""
         wanted = {
-            (name, endpoint.url): engine
+            (name, endpoint.url): (engine, endpoint.host)
             for name, engine in engines.items()
             if engine.health.interval
             for endpoint in engine.endpoints
         }
         for key, probe in list(self._probes.items()):
-            if key not in wanted or _relevant(probe.engine) != _relevant(wanted[key]):
+            engine, host = wanted.get(key, (None, None))
+            if engine is None or _relevant(probe.engine) != _relevant(engine) or probe.host != host:
                 del self._probes[key]
                 self._loads.pop(key, None)
                 self._conditions[key] = self._models[key] = None
                 if probe.task is not None:
                     probe.task.cancel()
-            elif _fields(probe.engine) != _fields(wanted[key]):  # a rotated credential: the endpoint is the same
-                probe.engine = wanted[key]
+            elif _fields(probe.engine) != _fields(engine):  # a rotated credential: the endpoint is the same
+                probe.engine = engine
                 if probe.task is not None:
                     probe.task.cancel()
                 probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
-        for key, engine in wanted.items():
+        for key, (engine, host) in wanted.items():
             if key not in self._probes:
-                probe = self._probes[key] = _Probe(engine, key)
+                probe = self._probes[key] = _Probe(engine, key, host)
                 probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
         self._report()
 
@@ -196,7 +198,7 @@ class Prober:
                 await self._pause(probe)
 
     async def _probe_in_turns(self, probe: _Probe) -> None:
-        checker = EndpointProbe(probe.engine, probe.url)
+        checker = EndpointProbe(probe.engine, probe.url, probe.host)
         until_discovery = 0
         try:
             while True:

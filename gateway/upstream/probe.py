@@ -33,8 +33,10 @@ class EndpointProbe:
     `failure` is why the last `check` returned DOWN.
     """
 
-    def __init__(self, engine: EngineSpec, url: str) -> None:
-        """Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
+    def __init__(self, engine: EngineSpec, url: str, host: str | None = None) -> None:
+        """`host` is the endpoint's name, where the URL has its address.
+
+        Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
         health, traits = engine.health, engine.protocol.traits
         self._timeout = health.timeout
         self._fields = extra_fields(engine)
@@ -43,7 +45,8 @@ class EndpointProbe:
         if url.startswith("grpc"):
             self._rpc = traits.grpc_check
             assert self._rpc is not None, f"the rules give no gRPC endpoints to engines of {engine.protocol.value}"
-        self._endpoint = _endpoint(engine, url, grpc=None if self._rpc is None else url.partition("://")[2])
+        grpc = None if self._rpc is None else url.partition("://")[2]
+        self._endpoint = _endpoint(engine, EndpointSpec(url, grpc, host=host))
         # By REST
         self._paths = [path.format(base=engine.base_path) for path in traits.ready_paths]
         self._ready_below = traits.ready_below
@@ -53,7 +56,9 @@ class EndpointProbe:
         # The metrics: at the endpoint itself, or at another port of its host
         self._metrics, self._metrics_path = None, engine.load.path
         if engine.load.source == "metrics":
-            self._metrics, self._metrics_path = metrics_endpoint(engine, url, engine.load.path, self._endpoint)
+            self._metrics, self._metrics_path = metrics_endpoint(
+                engine, EndpointSpec(url, host=host), engine.load.path, self._endpoint
+            )
 
     async def check(self) -> Readiness:
         self.failure = ""
@@ -127,19 +132,19 @@ class EndpointProbe:
             return await fetch(endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
 
 
-def _endpoint(engine: EngineSpec, url: str, *, grpc: str | None = None) -> Endpoint:
-    return Endpoint(engine, EndpointSpec(url, grpc), endpoint_tls(engine.tls, url))
+def _endpoint(engine: EngineSpec, spec: EndpointSpec) -> Endpoint:
+    return Endpoint(engine, spec, endpoint_tls(engine.tls, spec.url))
 
 
 def metrics_endpoint(
-    engine: EngineSpec, url: str, path: str, same: Endpoint | None = None
+    engine: EngineSpec, spec: EndpointSpec, path: str, same: Endpoint | None = None
 ) -> tuple[Endpoint | None, str]:
     """Where an endpoint's metrics are, and the path there; None where it has no REST and the path no port. `same` is
     that of the endpoint itself. Raises: OSError or ssl.SSLError where a certificate file cannot be read."""
     if path.startswith(":"):
         port, slash, rest = path[1:].partition("/")
-        return _endpoint(engine, _with_port(url, port)), slash + rest
-    return (same or _endpoint(engine, url)) if url.startswith("http") else None, path
+        return _endpoint(engine, EndpointSpec(_with_port(spec.url, port), host=spec.host)), slash + rest
+    return (same or _endpoint(engine, spec)) if spec.speaks_rest else None, path
 
 
 def _with_port(url: str, port: str) -> str:

@@ -1,5 +1,6 @@
 """One address of an engine."""
 
+import ssl
 from time import monotonic
 
 import pytest
@@ -24,6 +25,17 @@ def test_urls(url: str, host: str, port: int, line: bytes) -> None:
     """A URL yields the host and port to connect to, and the Host field of each request."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec(url), None)
     assert (endpoint.pool.host, endpoint.pool.port, endpoint.host_line) == (host, port, line)
+
+
+def test_a_name_stands_for_the_address() -> None:
+    """`host` is the name in the Host field, in gRPC's authority and in TLS; the connection goes to the address."""
+    spec = EndpointSpec("https://10.0.0.5:8000", "10.0.0.5:8001", host="triton.svc")
+    endpoint = Endpoint(EngineSpec("it", (spec,)), spec, ssl.create_default_context())
+    assert (endpoint.host_line, endpoint.authority) == (b"host: triton.svc:8000\r\n", b"triton.svc:8001")
+    assert endpoint.pool is not None and endpoint.streams is not None
+    assert (endpoint.pool.host, endpoint.streams.host) == ("10.0.0.5", "10.0.0.5")
+    assert not endpoint.fits(endpoint.engine, EndpointSpec("https://10.0.0.5:8000", "10.0.0.5:8001"))
+    assert Endpoint(EngineSpec("it", ()), EndpointSpec("http://[::1]", host="a.b"), None).host_line == b"host: a.b\r\n"
 
 
 def test_latency() -> None:
