@@ -7,6 +7,7 @@ from time import time
 
 from gateway.auth.api_keys import ApiKeys
 from gateway.auth.certificates import CertificateNames
+from gateway.auth.forwarded_certificate import forwarded_names
 from gateway.auth.identity import EXPIRED, Identity, invalid, unauthenticated
 from gateway.auth.token_verifier import TokenVerifier
 from gateway.config.auth_specs import CREDENTIAL_HEADERS, ApiKeySpec, AuthSpec
@@ -89,7 +90,16 @@ class Authenticator:
 
     def identify_certificate(self, certificate: ClientCertificate) -> Identity:
         """Who sends requests without a credential field on a connection with this certificate."""
-        identity = self.certificates.identify(certificate)
+        return self._known_or_anonymous(self.certificates.identify(certificate.names, certificate.ends_at))
+
+    def identify_forwarded(self, field: bytes) -> Identity:
+        """Who sends requests without a credential field that a trusted proxy sends on with this certificate."""
+        try:
+            return self._known_or_anonymous(self.certificates.identify(forwarded_names(field)))
+        except ValueError as error:
+            return invalid(str(error))
+
+    def _known_or_anonymous(self, identity: Identity) -> Identity:
         return identity if identity.error is None or self._spec.required else _ANONYMOUS
 
     def _remember(self, field: Field, identity: Identity) -> None:

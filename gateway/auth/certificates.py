@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import inf
 
 from gateway.auth.identity import Identity, unauthenticated
 from gateway.config.auth_specs import CertificateSpec
-from gateway.net.client_certificate import ClientCertificate
+from gateway.net.client_certificate import CertificateName
 from gateway.protocol.principal import Principal
 
 _UNKNOWN = Identity(error=unauthenticated("the client's certificate has no name that the rules of this gateway know"))
@@ -22,12 +23,12 @@ class CertificateNames:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def identify(self, certificate: ClientCertificate) -> Identity:
-        """Whose certificate it is, by the first entry of the rules that has one of its names."""
+    def identify(self, names: Iterable[CertificateName], ends_at: float = inf) -> Identity:
+        """Whose certificate has these names, by the first entry of the rules with one of them."""
         for spec, expression in self._known:
-            for kind, name in certificate.names:
+            for kind, name in names:
                 found = expression.fullmatch(name) if kind == spec.kind else None
                 if found is not None:
                     principal = Principal(spec.tenant or found["tenant"], f"cert:{name}")
-                    return Identity(principal, expires_at=certificate.ends_at)
+                    return Identity(principal, expires_at=ends_at)
         return _UNKNOWN

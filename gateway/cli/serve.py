@@ -14,9 +14,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from gateway.cli.tls_options import TLS_OPTIONS, admin_tls_of, client_auth, tls_of, tls_version
 from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
-from gateway.net.listener_tls import TLS_VERSIONS, ListenerTls
 from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
 from gateway.yaml import values
 
@@ -59,12 +59,6 @@ def _redis(value: str) -> str:
             read_address(value)
         except ValueError as error:
             raise typer.BadParameter(f"embedded, off, or a URL: {error}") from error
-    return value
-
-
-def _tls_version(value: str) -> str:
-    if value not in TLS_VERSIONS:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(TLS_VERSIONS)}")
     return value
 
 
@@ -130,7 +124,12 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "tls_key": ("PEM key of --tls-cert, in the same order.", {"metavar": "FILE"}),
         "tls_client_ca": ("PEM authority that must have signed the clients' certificates.", {"metavar": "FILE"}),
-        "tls_min_version": ("The lowest version of TLS.", {"metavar": "1.2|1.3", "parser": _tls_version}),
+        "tls_client_auth": (
+            "Whether clients show certificates: none asks for none, optional verifies those that are shown. Default: "
+            "required with --tls-client-ca.",
+            {"metavar": "MODE", "parser": client_auth, "show_default": False},
+        ),
+        "tls_min_version": ("The lowest version of TLS.", {"metavar": "1.2|1.3", "parser": tls_version}),
         "tls_ciphers": ("Cipher suites of TLS 1.2, by OpenSSL's names.", {"metavar": "LIST", "show_default": False}),
         "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
         "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
@@ -293,8 +292,8 @@ def serve(**options: Any) -> int:
     if options["experiment_tick"] < _LEAST_TICK_SECONDS:
         raise typer.BadParameter("--experiment-tick is 100ms at the least")
     rules, ready_file = options.pop("rules"), options.pop("ready_file")
-    tls = _tls(*(options.pop(f"tls_{name}") for name in ("cert", "key", "client_ca", "min_version", "ciphers")))
-    admin_tls = _admin_tls(*(options.pop(f"admin_tls_{name}") for name in ("cert", "key", "client_ca")))
+    tls = tls_of(*(options.pop(f"tls_{name}") for name in TLS_OPTIONS))
+    admin_tls = admin_tls_of(*(options.pop(f"admin_tls_{name}") for name in ("cert", "key", "client_ca")))
     access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
     options["rules_api_env"] = tuple(_names(options["rules_api_env"]))
@@ -316,6 +315,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
             "tls_cert": list[Path],
             "tls_key": list[Path],
             "tls_min_version": str,
+            "tls_client_auth": str | None,
             "tls_ciphers": str | None,
         }
     )
@@ -355,28 +355,6 @@ def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] |
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _tls(
-    certs: list[Path], keys: list[Path], client_ca: Path | None, min_version: str, ciphers: str | None
-) -> ListenerTls | None:
-    if len(certs) != len(keys):
-        raise typer.BadParameter("each --tls-cert needs its --tls-key, and no other")
-    if certs:
-        ca = str(client_ca) if client_ca is not None else None
-        return ListenerTls(tuple(map(str, certs)), tuple(map(str, keys)), ca, min_version, ciphers)
-    if client_ca is not None or ciphers is not None:
-        raise typer.BadParameter("TLS needs --tls-cert and --tls-key")
-    return None
-
-
-def _admin_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:
-    if cert is not None and key is not None:
-        ca = str(client_ca) if client_ca is not None else None
-        return ListenerTls((str(cert),), (str(key),), ca, options="--admin-tls")
-    if cert is not None or key is not None or client_ca is not None:
-        raise typer.BadParameter("TLS on the admin port needs both --admin-tls-cert and --admin-tls-key")
-    return None
 
 
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:

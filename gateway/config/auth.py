@@ -161,6 +161,19 @@ def check_identity(rules: RulesSpec, reading: Reading) -> None:
             )
 
 
+def check_forwarded_certificates(rules: RulesSpec, reading: Reading) -> None:
+    """Names in `x-forwarded-client-cert` are those of a caller where a trusted proxy says so, and rules know them."""
+    auth = rules.auth
+    if auth is None or not auth.forwarded_certificates:
+        return
+    assert auth.location is not None
+    if not auth.certificates:
+        reading.error(auth.location, "auth has 'forwarded_certificates', and no 'certificates' that name their callers")
+    if not rules.identity.trusted_proxies:
+        what = "auth has 'forwarded_certificates', and nobody may forward any: name the proxies"
+        reading.error(auth.location, f"{what} in 'identity: {{trusted_proxies: ...}}'")
+
+
 def check_credentials(rules: RulesSpec, reading: Reading) -> None:
     """Authentication takes credentials out of requests: rules that go by such a header would never hold."""
     if rules.auth is None or not rules.auth.reads_credentials:

@@ -140,6 +140,8 @@ class AuthSpec:
     required: bool = True  # false: a request without a credential goes on without a principal
     jwt: tuple[JwtSpec, ...] = ()  # issuers whose tokens are taken
     certificates: tuple[CertificateSpec, ...] = ()  # clients' certificates, which the listener has verified
+    # true: `x-forwarded-client-cert` of trusted proxies has the names of a certificate that the proxy has verified
+    forwarded_certificates: bool = False
     redis_keys: bool = False  # true: API keys in Redis are valid, too
     # How long keys that were read from Redis stay valid while it cannot be read
     redis_outage: Annotated[float, values.between(0.0, 30 * 86400.0, values.duration)] = 3600.0

@@ -17,6 +17,7 @@ from gateway.config.auth import (
     check_cache_salts,
     check_conversations,
     check_credentials,
+    check_forwarded_certificates,
     check_identity,
     check_keys,
     read_auth,
@@ -244,6 +245,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_credentials(rules, reading)
     check_budgets(rules, reading)
     check_identity(rules, reading)
+    check_forwarded_certificates(rules, reading)
     check_keys(rules, reading)
     check_cache_salts(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)

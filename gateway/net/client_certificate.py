@@ -29,6 +29,8 @@ _SHORT = {
 }
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in ',+"\\<>;='})
 
+CertificateName = tuple[str, str]  # its kind and itself
+
 # Contexts whose authorities have been replaced since.
 _retired: WeakSet[ssl.SSLContext] = WeakSet()
 
@@ -37,7 +39,7 @@ _retired: WeakSet[ssl.SSLContext] = WeakSet()
 class ClientCertificate:
     """One object for all connections that show the same names until the same time to one context."""
 
-    names: tuple[tuple[str, str], ...]  # kind and name, those of `subjectAltName` first: uri, dns, email; subject
+    names: tuple[CertificateName, ...]  # those of `subjectAltName` first: uri, dns, email; subject
     ends_at: float
     _context: ssl.SSLContext
 
@@ -56,7 +58,7 @@ def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None
     tls = transport.get_extra_info("ssl_object")
     if not found or tls is None:
         return None
-    names = tuple(_names(found))
+    names = tuple(usable_names(_names(found)))
     key = names, float(ssl.cert_time_to_seconds(found["notAfter"])), tls.context
     known = _known.get(key)
     if known is None:
@@ -69,9 +71,13 @@ def retire(contexts: Iterable[ssl.SSLContext]) -> None:
     _retired.update(contexts)
 
 
-def _names(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _names(found: dict[str, Any]) -> list[CertificateName]:
     names = [(_KINDS[kind], name) for kind, name in found.get("subjectAltName", ()) if kind in _KINDS]
-    names.append(("subject", _subject(found.get("subject", ()))))
+    return [*names, ("subject", _subject(found.get("subject", ())))]
+
+
+def usable_names(names: Iterable[CertificateName]) -> Iterable[CertificateName]:
+    """The names that may identify a caller."""
     for kind, name in names:
         if name and len(name) <= _MAX_NAME and name.isprintable() and (kind == "subject" or "*" not in name):
             yield kind, name.lower() if kind == "dns" else name

@@ -17,20 +17,28 @@ from gateway.yaml.problems import Severity
 
 _log = logging.getLogger(__name__)
 
+# Whether clients show certificates: they may, and those shown are verified; or they must.
+CLIENT_AUTH = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 TLS_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
-    """TLS of a listener: PEM files of certificates, with their keys in the same order; `client_ca` requires client
-    certificates signed by it. `ciphers` are OpenSSL's names, for TLS 1.2."""
+    """TLS of a listener: PEM files of certificates, with their keys in the same order; `client_ca` has signed the
+    certificates of clients, which show one as `client_auth` says. `ciphers` are OpenSSL's names, for TLS 1.2."""
 
     certs: tuple[str, ...]
     keys: tuple[str, ...]
     client_ca: str | None = None
     min_version: str = "1.2"
     ciphers: str | None = None
+    client_auth: str = "required"
     options: str = "--tls"  # how the names of its options begin
+
+    @property
+    def requires_certificates(self) -> bool:
+        """Whether clients without a certificate are refused."""
+        return self.client_ca is not None and self.client_auth == "required"
 
 
 def listener_tls(spec: ListenerTls, protocols: tuple[str, ...] = ("h2", "http/1.1")) -> ssl.SSLContext:
@@ -194,7 +202,7 @@ def _new_context(spec: ListenerTls, pair: _Pair, authority: bytes, protocols: tu
         context.load_cert_chain(cert, key, password="")
         if authority:
             context.load_verify_locations(ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = CLIENT_AUTH[spec.client_auth]
             # A resumed session shows no certificate, which may be of an authority that was removed since
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0

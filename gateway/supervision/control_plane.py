@@ -182,8 +182,9 @@ class ControlPlane:
         self._look_at_certificates(rules)
 
     def _look_at_certificates(self, rules: RulesSpec) -> None:
-        tls = self._settings.tls
-        if rules.auth is not None and rules.auth.certificates and (tls is None or tls.client_ca is None):
+        tls, auth = self._settings.tls, rules.auth
+        is_asked = (tls is not None and tls.client_ca is not None) or (auth is not None and auth.forwarded_certificates)
+        if auth is not None and auth.certificates and not is_asked:
             _log.warning("the rules know callers by certificates, and the listener asks for none: use --tls-client-ca")
 
     def _health_changed(self, findings: Findings) -> None:

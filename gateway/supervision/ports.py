@@ -34,7 +34,7 @@ class InferencePort:
         host = _LOOPBACKS.get(settings.host, settings.host)
         scheme = "http" if settings.tls is None else "https"
         bracketed = f"[{host}]" if ":" in host else host
-        return cls(f"{scheme}://{bracketed}:{port}", settings.tls is not None and settings.tls.client_ca is not None)
+        return cls(f"{scheme}://{bracketed}:{port}", settings.tls is not None and settings.tls.requires_certificates)
 
 
 class PortError(Exception):

@@ -90,6 +90,14 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
             "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",
             Settings(tls=ListenerTls(("c.pem",), ("k.pem",), "a.pem")),
         ),
+        (
+            "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem --tls-client-auth optional",
+            Settings(tls=ListenerTls(("c.pem",), ("k.pem",), "a.pem", client_auth="optional")),
+        ),
+        (
+            "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem --tls-client-auth none",
+            Settings(tls=ListenerTls(("c.pem",), ("k.pem",))),
+        ),
     ],
 )
 def test_options_become_settings(started: list[Any], options: str, settings: Settings) -> None:
@@ -117,6 +125,9 @@ def test_options_become_settings(started: list[Any], options: str, settings: Set
         ("--rules a.yaml --http-restricted-api wealth:k=v", "unknown restricted api 'wealth'"),
         ("--rules a.yaml --tls-cert c.pem", "--tls-key"),
         ("--rules a.yaml --tls-client-ca a.pem", "--tls-cert"),
+        ("--rules a.yaml --tls-client-auth optional", "--tls-cert"),
+        ("--rules a.yaml --tls-client-auth maybe", "'maybe' is not one of none, optional, required"),
+        ("--rules a.yaml --tls-cert c.pem --tls-key k.pem --tls-client-auth optional", "needs --tls-client-ca"),
     ],
 )
 def test_a_wrong_option_is_named(started: list[Any], options: str, complaint: str) -> None:

@@ -239,6 +239,16 @@ def test_proxies_are_networks(tmp_path: Path) -> None:
     assert "'10.0.0.1/8' is not an address or a network" in str(load_rules([file]).errors)
 
 
+def test_forwarded_certificates_need_names_and_proxies(tmp_path: Path) -> None:
+    """Without names no certificate identifies a caller, and without proxies nobody may forward one."""
+    errors = [str(error) for error in load(tmp_path, "{keys: keys.yaml, forwarded_certificates: true}").errors]
+    assert [error.partition("error: ")[2] for error in errors] == [
+        "auth has 'forwarded_certificates', and no 'certificates' that name their callers",
+        "auth has 'forwarded_certificates', and nobody may forward any: name the proxies in 'identity: "
+        "{trusted_proxies: ...}'",
+    ]
+
+
 def test_an_empty_file_admits_nobody(tmp_path: Path) -> None:
     """A file without a key is valid, so that the last key can be taken out."""
     rules = load(tmp_path, "{keys: keys.yaml}", "# none\n").rules

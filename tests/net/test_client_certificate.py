@@ -56,6 +56,6 @@ def test_an_entry_is_for_one_kind_of_name() -> None:
         [("URI", "spiffe://a/b/c")],
         [("URI", "a.test")],
     ):
-        assert known.identify(certificate(subjectAltName=names)).error is not None
-    principal = known.identify(certificate(subjectAltName=[("DNS", "x"), ("URI", "spiffe://a/b")])).principal
+        assert known.identify(certificate(subjectAltName=names).names).error is not None
+    principal = known.identify(certificate(subjectAltName=[("DNS", "x"), ("URI", "spiffe://a/b")]).names).principal
     assert principal is not None and (principal.tenant, principal.key) == ("b", "cert:spiffe://a/b")

@@ -10,6 +10,7 @@ from time import time
 from typing import Protocol
 
 from gateway.auth.authenticator import CREDENTIAL_FIELDS, Authenticator
+from gateway.auth.forwarded_certificate import FORWARDED_CERTIFICATE
 from gateway.auth.identity import Identity, unauthenticated
 from gateway.config.auth_specs import ApiKeySpec, AuthSpec
 from gateway.config.specs import RulesSpec
@@ -28,6 +29,7 @@ _MAX_PEERS = 4096
 _MAX_TENANTS = 4096
 _MAX_TENANT_BYTES = 256
 _MAX_CERTIFICATES = 1024
+_MAX_FORWARDED_BYTES = 4096  # of a field that is remembered; longer ones have the certificate itself
 
 _ENDED = Identity(error=unauthenticated("the client's certificate has ended: connect with a new one"))
 
@@ -58,17 +60,22 @@ class Identification:
         self.forwards = auth.forward
         self._tenant_field = identity.tenant_header.encode()
         self._trusts_tenant = identity.trust_header
-        self._proxies = identity.trusted_proxies if not identity.trust_header else ()
+        is_needed = auth.forwarded_certificates or not identity.trust_header
+        self._proxies = identity.trusted_proxies if is_needed else ()
         self._is_proxy: dict[str, bool] = {}
         self._named: dict[tuple[Identity, bytes], Identity] = {}
         credentials = CREDENTIAL_FIELDS if auth.reads_credentials else frozenset[bytes]()
-        self.fields = credentials | {self._tenant_field}
+        forwarded = {FORWARDED_CERTIFICATE} if auth.forwarded_certificates else frozenset[bytes]()
+        self._no_credentials = forwarded | {self._tenant_field}
+        self.fields = credentials | self._no_credentials
         self._by_certificate: Identity | None = None
         self._certified: dict[ClientCertificate, Identification] = {}
+        self._forwarded: dict[bytes, Identity] | None = None  # of a proxy that forwards certificates, by the field
         self._of_proxies: Identification | None = None
         if self._proxies:
             self._of_proxies = copy(self)
             self._of_proxies._trusts_tenant, self._of_proxies._certified = True, {}
+            self._of_proxies._forwarded = {} if auth.forwarded_certificates else None
         # Whether connections differ in what their heads mean
         self.varies = bool(self._proxies) or bool(self._authenticator.certificates)
 
@@ -81,10 +88,11 @@ class Identification:
         return self._authenticator.is_valid(principal)
 
     def of(self, peer: Peer) -> Identification:
-        """The same for one connection: its address may be trusted to name the tenant, its certificate is its caller."""
+        """The same for one connection: its address may be trusted to name the tenant, its certificate is its caller,
+        unless it is that of a proxy that forwards its clients' ones."""
         it = self._of_proxies if self._of_proxies is not None and self._is_trusted(peer.peer) else self
         certificate = peer.certificate
-        if certificate is None or not self._authenticator.certificates:
+        if certificate is None or not self._authenticator.certificates or it._forwarded is not None:
             return it
         found = it._certified.get(certificate)
         if found is None:
@@ -114,17 +122,36 @@ class Identification:
     def find(self, claimed: list[Field]) -> tuple[Identity, list[Field]]:
         """Who sends a head that has these of the fields; and those of them that engines receive."""
         tenants: list[bytes] = []
-        if len(claimed) != 1 or claimed[0][0] == self._tenant_field:
-            tenants = [value for name, value in claimed if name == self._tenant_field]
-            claimed = [field for field in claimed if field[0] != self._tenant_field]
         identity = self._by_certificate
+        trusts_tenant = self._trusts_tenant
+        if len(claimed) != 1 or claimed[0][0] in self._no_credentials:
+            tenants = [value for name, value in claimed if name == self._tenant_field]
+            if self._forwarded is not None:
+                identity = self._by_forwarded([value for name, value in claimed if name == FORWARDED_CERTIFICATE])
+                trusts_tenant = identity is None  # the field may be the client's, whose tenant its certificate says
+            claimed = [field for field in claimed if field[0] not in self._no_credentials]
         if claimed or identity is None:
             identity = self._authenticator.identify(claimed)
         elif identity.expires_at <= time():
             identity = _ENDED
-        if tenants and self._trusts_tenant and identity.principal is not None:
+        if tenants and trusts_tenant and identity.principal is not None:
             identity = self._in_name_of(identity, identity.principal, tenants)
         return identity, claimed if self.forwards else []
+
+    def _by_forwarded(self, fields: list[bytes]) -> Identity | None:
+        """Whose certificate the nearest proxy has verified; None where its client has shown none."""
+        if not fields:
+            return None
+        assert self._forwarded is not None
+        field = fields[-1]
+        found = self._forwarded.get(field)
+        if found is None:
+            found = self._authenticator.identify_forwarded(field)
+            if len(self._forwarded) >= _MAX_CERTIFICATES:
+                self._forwarded.clear()
+            if len(field) <= _MAX_FORWARDED_BYTES:
+                self._forwarded[field] = found
+        return found
 
     def _in_name_of(self, identity: Identity, principal: Principal, tenants: list[bytes]) -> Identity:
         """The identity of a verified caller who may name its tenant."""
