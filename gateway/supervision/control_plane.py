@@ -183,8 +183,10 @@ class ControlPlane:
 
     def _look_at_certificates(self, rules: RulesSpec) -> None:
         tls, auth = self._settings.tls, rules.auth
-        is_asked = (tls is not None and tls.client_ca is not None) or (auth is not None and auth.forwarded_certificates)
-        if auth is not None and auth.certificates and not is_asked:
+        reads_certificates = (tls is not None and tls.client_ca is not None) or (
+            auth is not None and auth.forwarded_certificates
+        )
+        if auth is not None and auth.certificates and not reads_certificates:
             _log.warning("the rules know callers by certificates, and the listener asks for none: use --tls-client-ca")
 
     def _health_changed(self, findings: Findings) -> None:
