@@ -28,7 +28,7 @@ from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.principal import Principal, principal_of_mark
-from gateway.wire.http1.head import Field, RequestHead, head_of_lines, read_request_head
+from gateway.wire.http1.head import Field, RequestHead, head_of_lines
 from gateway.wire.memo import Memo
 
 _MAX_READERS = 1024
@@ -136,7 +136,7 @@ class AuthenticatedHeadReader(HeadReader):
         return request
 
     def _read_strictly(self, head: bytes) -> Request:
-        parsed = read_request_head(head)
+        parsed = self._parsed(head)
         names = self._identification.fields
         identity, forwarded = self._identification.find([field for field in parsed.fields if field[0] in names])
         parsed.fields = [field for field in parsed.fields if field[0] not in names] + forwarded

@@ -46,6 +46,8 @@ _FEW_DIFFER_IN = HOP_BY_HOP | {
     b"x-forwarded-proto",
     REQUEST_FIELD,
 }
+# Fields that decide where a request ends.
+_FRAMING = frozenset({_LENGTH, b"transfer-encoding"})
 # All bytes that may stand in a head; CR and LF only where a line ends (RFC 9112 section 2.2, RFC 9110 section 5.5).
 _LEGAL = bytes([*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)])
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -60,7 +62,7 @@ class FieldKind(Enum):
     OWN = "it is read for each request"
     PASSED = "it goes on as it came"
     IDENTITY = "it says who the caller is: authentication reads it, and says so in its place"
-    DROPPED = "only a trusted proxy may send it"
+    DROPPED = "only a trusted proxy may send it, or an engine may read it as a field that decides"
     MALFORMED = "its name has characters that no name has"
 
 
@@ -84,6 +86,10 @@ class FieldKinds(NameCache[FieldKind]):
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         self._identity_fields = snapshot.identification.fields if snapshot.identification is not None else ()
         self._trusts_forwarded = settings.trust_forwarded
+        # Servers of WSGI and CGI take `x_tenant` for `x-tenant`, so that an engine would read what rules have not
+        deciding = self._of_clients.union(self._of_rules, self._identity_fields, FORWARDED, _FRAMING)
+        deciding = deciding.union(*(engine.extra_names for engine in snapshot.engines.values()))
+        self._deciding_in_wsgi = {_in_wsgi(name) for name in deciding}
 
     def read(self, name: bytes) -> FieldKind:
         if _NAME.fullmatch(name) is None:
@@ -99,7 +105,14 @@ class FieldKinds(NameCache[FieldKind]):
             return DROPPED
         if name in self._few_differ_in:
             return SHARED
-        return OWN if name in self._of_clients else PASSED
+        if name in self._of_clients:
+            return OWN
+        return DROPPED if b"_" in name and _in_wsgi(name) in self._deciding_in_wsgi else PASSED
+
+
+def _in_wsgi(name: bytes) -> bytes:
+    """What stands for a field's name in the environment of WSGI and CGI, in lower case."""
+    return name.replace(b"-", b"_")
 
 
 def fields_of(parts: list[bytes]) -> list[Field]:
@@ -344,8 +357,12 @@ class HeadReader:
 
     def _read_strictly(self, head: bytes) -> Request:
         """Read a head with all of its fields in the plan; llhttp says what is malformed."""
-        plan = PreparedHead(read_request_head(head), self._snapshot, self._settings)
-        return self._strict(Request, plan)
+        return self._strict(Request, PreparedHead(self._parsed(head), self._snapshot, self._settings))
+
+    def _parsed(self, head: bytes) -> RequestHead:
+        parsed = read_request_head(head)
+        parsed.fields = [field for field in parsed.fields if self._kinds[field[0]] is not DROPPED]
+        return parsed
 
     def _strict(self, kind: type[Request], plan: PreparedHead) -> Request:
         request = kind(plan, [], b"")
