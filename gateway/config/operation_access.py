@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.restricted_apis import OF_A_PAGE, RestrictedApis, is_change_by_page
+from gateway.protocol.restricted_apis import CONTROL_OPERATIONS, OF_A_PAGE, RestrictedApis, is_change_by_page
 
-# Operations that change an engine, by their names in --allow-control.
-CONTROL_OPERATIONS: dict[Operation, str] = {
-    Operation.LOAD: "load",
-    Operation.UNLOAD: "unload",
-    Operation.LOGGING: "logging",
-    Operation.TRACE: "trace",
-    Operation.MODEL_TRACE: "trace",
-}
 # Registering shared memory from another host than the gateway's.
 _SHARED_MEMORY = "shared-memory"
 _ALL = "all"

@@ -32,13 +32,16 @@ CATEGORIES: dict[Operation, str] = {
 }
 _NAMES = tuple(dict.fromkeys(CATEGORIES.values()))
 
+# Operations that change an engine, by their names in --allow-control.
+CONTROL_OPERATIONS: dict[Operation, str] = {
+    Operation.LOAD: "load",
+    Operation.UNLOAD: "unload",
+    Operation.LOGGING: "logging",
+    Operation.TRACE: "trace",
+    Operation.MODEL_TRACE: "trace",
+}
 # Operations that change what a server serves. Clients that are no browser do them.
-_CHANGES = frozenset(
-    {
-        *(Operation.LOAD, Operation.UNLOAD, Operation.LOGGING, Operation.TRACE, Operation.MODEL_TRACE),
-        Operation.SHARED_MEMORY,
-    }
-)
+_CHANGES = frozenset({*CONTROL_OPERATIONS, Operation.SHARED_MEMORY})
 # What a browser says of the page that a request comes from (Fetch Standard; Fetch Metadata). Pages of any site can
 # reach the ports of their reader's machine, and need no leave for a POST of plain text.
 ORIGIN, FETCH_SITE = b"origin", b"sec-fetch-site"

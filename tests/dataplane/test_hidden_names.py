@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.config.operation_access import CONTROL_OPERATIONS, OperationAccess
+from gateway.config.operation_access import OperationAccess
+from gateway.protocol.restricted_apis import CONTROL_OPERATIONS
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcEngine
 from tests.dataplane.grpc.stage import grpc_stage, request
 from tests.dataplane.stage import Engine, ReceivedRequest, get, post, run
