@@ -130,6 +130,7 @@ def _target(target: Target, model: str, rules: RulesSpec) -> Json:
         "arm": target.arm,
         "forced": target.is_forced,
         "endpoints": [endpoint.url for endpoint in rules.engines[target.engine].endpoints],
+        "fallbacks": [fallback.text for fallback in target.fallbacks],
     }
 
 

@@ -50,6 +50,7 @@ def routes_json(rules: RulesSpec) -> list[Json]:
             "engine": route.engine,
             "experiment": route.experiment,
             "model": route.model,
+            "fallback": [fallback.text for fallback in route.fallback],
             "resume": route.resume,
             "history": asdict(route.session.history) if route.session.history is not None else None,
             "replay": asdict(route.session.replay) if route.session.replay is not None else None,

@@ -112,6 +112,8 @@ def explain(
     explanation = explain_decision(table, facts, random.random)
     console = Console(highlight=False, soft_wrap=True)
     print_explanation(explanation, facts, table, console)
+    if isinstance(explanation.decision, Decision) and explanation.decision.target.fallbacks:
+        console.print(_fallbacks(explanation.decision.target))
     for limit in _limits(explanation, facts, loaded.rules):
         console.print(limit)
     return 0 if explanation.has_target else 1
@@ -203,6 +205,10 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
     return line.append(
         f"{_renamed(target)} ({engine.balance.value} over {_addresses(engine, facts.protocol)}{session})"
     )
+
+
+def _fallbacks(target: Target) -> Text:
+    return Text(f"where that engine cannot answer: {', then '.join(fallback.text for fallback in target.fallbacks)}")
 
 
 def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterable[Text]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from gateway.config import value_parsers
+from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.value_parsers import (
     Duration,
     EngineName,
@@ -36,6 +37,7 @@ class ArmSpec:
     engine: EngineName
     weight: Annotated[float, value_parsers.weight]
     model: Text | None = None
+    fallback: tuple[FallbackSpec, ...] = ()  # empty: the route's
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gateway.config.experiment_specs import (
     LayerSpec,
     RampSpec,
 )
+from gateway.config.fallbacks import read_fallbacks
 from gateway.yaml.nodes import Items, Map, Node
 from gateway.yaml.problems import Location, suggest
 from gateway.yaml.readers import Reading, Record, one_or_many, record_of, scalar
@@ -86,7 +87,7 @@ _EXPERIMENT = record_of(
     "an experiment",
     ExperimentSpec,
     preset=("name",),
-    arms=one_or_many(record_of("an arm", ArmSpec)),
+    arms=one_or_many(record_of("an arm", ArmSpec, fallback=read_fallbacks)),
     guardrails=one_or_many(_guardrail),
     ramp=record_of("a ramp", RampSpec, steps=_steps, fuse=record_of("a fuse", FuseSpec)),
     bandit=record_of("a bandit", BanditSpec),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gateway.config.auth_specs import AccessSpec
 from gateway.config.experiment_specs import ShadowSpec
+from gateway.config.fallbacks import read_fallbacks
 from gateway.config.limit_specs import LimitSpec
 from gateway.config.sessions import read_session
 from gateway.config.specs import (
@@ -44,6 +45,7 @@ _ROUTE = record_of(
     match=record_of("match", MatchSpec, input=one_or_many(_input)),
     session=read_session,
     shadow=record_of("shadow", ShadowSpec),
+    fallback=read_fallbacks,
 )
 
 

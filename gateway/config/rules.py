@@ -25,6 +25,7 @@ from gateway.config.auth import (
 from gateway.config.budgets import check_budgets, read_budget, read_price
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
+from gateway.config.fallbacks import check_fallbacks
 from gateway.config.host_access import Environment, HostNames, may_name
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import check_tests, read_identity, read_limit, read_route, read_test
@@ -258,6 +259,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_tests(rules.tests, reading)
     if not reading.num_errors:
         check_conversations(rules, reading)
+        check_fallbacks(rules, reading)
     if not reading.num_errors and not rules.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")

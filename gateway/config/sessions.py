@@ -116,4 +116,6 @@ def _engines_of(route: RouteSpec, rules: RulesSpec) -> list[EngineSpec]:
     """Those that are declared, each once."""
     experiment = rules.experiments.get(route.experiment or "")
     names = [arm.engine for arm in experiment.arms] if experiment is not None else [route.engine or ""]
+    fallbacks = [*route.fallback, *(each for arm in (experiment.arms if experiment else ()) for each in arm.fallback)]
+    names += [fallback.engine for fallback in fallbacks]
     return [rules.engines[name] for name in dict.fromkeys(names) if name in rules.engines]

@@ -14,6 +14,7 @@ from gateway.config import value_parsers
 from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
 from gateway.config.engine_specs import EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
+from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
@@ -110,6 +111,7 @@ class RouteSpec:
     engine: EngineName | None = None
     experiment: ExperimentName | None = None
     model: Text | None = None  # the model's name at the engine; None: the requested name
+    fallback: tuple[FallbackSpec, ...] = ()  # engines that answer where the first one cannot, in order
     resume: bool = False  # a generation that breaks off continues elsewhere
     max_body_bytes: PositiveSize | None = None  # of a request; None, or more than --max-body-bytes: that option
     session: SessionSpec = SessionSpec()

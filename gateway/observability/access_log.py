@@ -18,7 +18,8 @@ _FLUSH_LINES = 500
 @dataclass(frozen=True, slots=True)
 class AccessLogEntry:
     """A request that has ended. `reason` is the kind of a failure, empty where an engine answered; `tenant` and `key`,
-    which is an id and no secret, are those of a verified caller."""
+    which is an id and no secret, are those of a verified caller. `fallback` is why another engine did not answer,
+    empty where none had the request before."""
 
     peer: str
     method: str
@@ -33,6 +34,7 @@ class AccessLogEntry:
     request_id: str
     tenant: str = ""
     key: str = ""
+    fallback: str = ""
 
 
 class AccessLog:
@@ -72,6 +74,8 @@ def _as_json(entry: AccessLogEntry) -> str:
 def _as_text(entry: AccessLogEntry) -> str:
     where = " ".join(part for part in (entry.route, entry.arm, entry.engine, entry.endpoint) if part) or "-"
     reason = f" {entry.reason}" if entry.reason else ""
+    if entry.fallback:
+        where += f" fallback={entry.fallback}"
     caller = f" {entry.tenant}/{entry.key}" if entry.tenant else ""
     return (
         f'{_now()} {entry.peer}{caller} "{entry.method} {entry.target}" {entry.status}{reason} '

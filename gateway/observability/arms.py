@@ -48,6 +48,10 @@ class RecentAnswers:
             self._old, self._young = self._young, {}
         self._young[request_id] = meter
 
+    def take(self, request_id: bytes) -> Meter | None:
+        """Forget a request."""
+        return self._young.pop(request_id, None) or self._old.pop(request_id, None)
+
     def get(self, request_id: bytes) -> Meter | None:
         return self._young.get(request_id) or self._old.get(request_id)
 
@@ -153,6 +157,13 @@ class Meter:
     def kept_out(self, reason: str) -> None:
         """The request says nothing about the arm: its client has left, or was refused."""
         self.counts.kinds[reason] = self.counts.kinds.get(reason, 0) + 1
+
+    def fell_back(self, request_id: bytes, status: int) -> None:
+        """Another engine answers a request that the arm's has left with this status: it counts as the arm's failure,
+        and feedback on the answer is not the arm's."""
+        meter = self._recent.take(request_id) or (self._all[self._turn] if self._all else self)
+        if 400 <= status < 500:  # others are counted as failures already
+            self._count_errors(meter, str(status), 1)
 
     def _fail(self, request_id: bytes, kind: str, size: int) -> None:
         meter = self._next() if self._all else self

@@ -143,6 +143,12 @@ _REQUESTS = (
         _SERIES,
         _each("series", "messages_received"),
     ),
+    _c(
+        "fallbacks",
+        "Requests that went to a fallback engine, by the reason.",
+        ("route", "engine", "fallback", "reason"),
+        lambda state: state.fallbacks.items(),
+    ),
     _g("in_flight", "Requests at an endpoint now.", _SERIES, _each("series", "in_flight")),
     _h("request_seconds", "From the head of a request to the end of its reply.", _each("series", "total")),
     _h(

@@ -7,6 +7,7 @@ every worker for a `CountersSnapshot`, adds them up and writes Prometheus' text 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -35,6 +36,15 @@ class SeriesKey(NamedTuple):
     arm: str = ""
     engine: str = ""
     endpoint: str = ""
+
+
+class FallbackKey(NamedTuple):
+    """The labels of a counter of fallbacks."""
+
+    route: str
+    engine: str  # that has failed
+    fallback: str  # the engine in its place
+    reason: str
 
 
 def _latencies() -> Histogram:
@@ -123,6 +133,7 @@ class CountersSnapshot:
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
     budgets_refused: Mapping[str, int] = field(default_factory=dict)  # requests, by budget
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
+    fallbacks: Mapping[FallbackKey, int] = field(default_factory=dict)  # requests that went to a fallback
     captures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by route, and "captured" or why not
     descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by process id: open, limit (0: none)
 
@@ -138,6 +149,7 @@ class CountersSnapshot:
             },
             budgets_refused=self.budgets_refused,
             arms=self.arms,
+            fallbacks=self.fallbacks,
             captures=self.captures,
         )
 
@@ -158,6 +170,7 @@ class Metrics:
         self.arms = Arms(num_recent)
         self.by_key: dict[SeriesKey, RequestSeries] = {}
         self.unrouted = self.series(SeriesKey())
+        self.fallbacks: Counter[FallbackKey] = Counter()
 
     def series(self, key: SeriesKey) -> RequestSeries:
         found = self.by_key.get(key)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.specs import HistorySpec, ReplaySpec
+from gateway.protocol.fallback_reasons import FallbackReason
 from gateway.protocol.operations import Operation
 from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession
@@ -53,6 +55,13 @@ class Target:
     history: HistorySpec | None = None  # conversations are stored
     replay: ReplaySpec | None = None  # the inputs of sequences are stored
     max_body_bytes: int | None = None  # of a request; None: the gateway's own bound
+    fallbacks: tuple[FallbackSpec, ...] = ()  # engines that answer where this one cannot, in order
+    stands_in_for: FallbackReason | None = None  # why another engine's requests come here; None: by the rules alone
+
+    @property
+    def destinations(self) -> list[tuple[str, str | None]]:
+        """Its engine and those of its fallbacks, each with the model's name there."""
+        return [(self.engine, self.model), *((each.engine, each.model or self.model) for each in self.fallbacks)]
 
     @property
     def is_measured(self) -> bool:

@@ -74,7 +74,8 @@ class Route:
         self.version_marks = frozenset(
             mark
             for target in targets
-            if target.model is None and (mark := engines[target.engine].protocol.traits.version_mark)
+            for engine, model in target.destinations
+            if model is None and (mark := engines[engine].protocol.traits.version_mark)
         )
         self.access = access_of(spec)
         is_constant = not (self.head or self.body or self.split or self._session or self.version_marks or self.access)
@@ -182,12 +183,20 @@ def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple
         history=spec.session.history,
         replay=spec.session.replay,
         max_body_bytes=spec.max_body_bytes,
+        fallbacks=spec.fallback,
     )
     if split is None:
         return (base,)
     experiment = split.spec
     arms = tuple(
-        replace(base, engine=arm.engine, model=arm.model or spec.model, experiment=experiment.name, arm=arm.name)
+        replace(
+            base,
+            engine=arm.engine,
+            model=arm.model or spec.model,
+            experiment=experiment.name,
+            arm=arm.name,
+            fallbacks=arm.fallback or spec.fallback,
+        )
         for arm in experiment.arms
     )
     out = (replace(arms[split.control], arm=None),) if split.membership is not None else ()

@@ -161,7 +161,11 @@ class Table:
                 if not route.admits(facts.principal):
                     return True
                 break
-        renamed = [route for route in self.routes if any(target.model == facts.model for target in route.targets)]
+        renamed = [
+            route
+            for route in self.routes
+            if any(model == facts.model for target in route.targets for _, model in target.destinations)
+        ]
         return bool(renamed) and not any(route.admits(facts.principal) for route in renamed)
 
     def candidates(self, model: str) -> tuple[Route, ...]:

@@ -107,6 +107,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
         "arm": None,
         "forced": False,
         "endpoints": ["http://b:1"],
+        "fallbacks": [],
         "session": None,
         "limits": ["crowd"],
         "budgets": [],

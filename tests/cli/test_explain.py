@@ -28,6 +28,15 @@ experiments:
     arms: [{name: control, engine: cpu, weight: 90}, {name: candidate, engine: gpu, weight: 10}]
 """
 
+FALLBACKS = """\
+version: 1
+engines:
+  a: {endpoints: "http://a:8000"}
+  b: {endpoints: "http://b:8000"}
+routes:
+  - {name: all, engine: a, fallback: [b, {engine: a, model: wide, on: context_length}]}
+"""
+
 CASES = [
     (
         ["--model", "chat", "--header", "X-Tier: gold", "--parameter", "priority=1", "--session", "s1"],
@@ -371,3 +380,13 @@ def test_explain_shows_layers_and_holdouts(tmp_path: Path, app: typer.Typer) -> 
         assert (len(lines) > 8) is is_in
         output[user] = is_in
     assert set(output.values()) == {True, False}
+
+
+def test_fallbacks_are_shown(app: typer.Typer, tmp_path: Path) -> None:
+    """Below the engine stand those that answer where it cannot, each with its reasons."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(FALLBACKS)
+    result = CliRunner().invoke(app, [str(path), "--model", "m"], standalone_mode=False)
+    assert result.output.splitlines()[-1] == (
+        "where that engine cannot answer: b (down, overloaded, deadline, 5xx, 429), then a as wide (context_length)"
+    )

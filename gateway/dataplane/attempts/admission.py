@@ -46,11 +46,15 @@ class Admission:
         Raises: GatewayError where a limit is reached.
         """
         if self._grant is None:
-            self._grant = self._limiter.admit(self._route_target.limits, self, now)
+            if self._route_target.was_admitted:
+                self.resume()
+            else:
+                self._grant = self._limiter.admit(self._route_target.limits, self, now)
 
     def resume(self) -> None:
         """Take the place of a request that was admitted before: it counts no second time."""
-        self._grant = self._limiter.go_on(self._route_target.limits, self, monotonic())
+        if self._grant is None:
+            self._grant = self._limiter.go_on(self._route_target.limits, self, monotonic())
 
     def charge(self) -> None:
         """Count one more request of a stream under the same grant.
@@ -109,6 +113,9 @@ class BudgetedAdmission(Admission):
 
     def start(self, now: float) -> None:
         if self._is_counted:
+            return
+        if self._route_target.was_admitted:
+            self.resume()
             return
         if not self._accounts:  # else it has waited for its limits
             self._accounts = self._budgets.check(self._route_target.budgets, self)

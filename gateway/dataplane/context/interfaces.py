@@ -94,6 +94,11 @@ class Handler(ABC):
         """Whether something of the reply is written already."""
         return False
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether it has sent, or tried to send, a request to its engine, which limits have counted."""
+        return True
+
     @abstractmethod
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         """End without a reply: the connection is lost, or it answers the request itself, for `reason`, with this

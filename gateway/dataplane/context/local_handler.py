@@ -90,6 +90,10 @@ class ForwardingHandler(Handler):
     def begun(self) -> bool:
         return self._handler is not None and self._handler.begun
 
+    @property
+    def has_asked(self) -> bool:
+        return self._handler is not None and self._handler.has_asked
+
     def client_paused(self) -> None:
         if self._handler is not None:
             self._handler.client_paused()

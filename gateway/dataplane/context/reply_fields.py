@@ -19,6 +19,8 @@ VIA = (b"via", b"1.1 pointsman")
 def decision_fields(target: Target) -> list[Field]:
     """The fields that say where the rules have sent a request."""
     named = {b"x-pointsman-route": target.route, b"x-pointsman-engine": target.engine, b"x-pointsman-arm": target.arm}
+    if target.stands_in_for is not None:
+        named[b"x-pointsman-fallback"] = target.stands_in_for.value
     return [(name, value.encode("latin-1", "replace")) for name, value in named.items() if value]
 
 

@@ -286,6 +286,7 @@ class RequestLog:
                 request_id=ended.request_id.decode("latin-1"),
                 tenant=principal.tenant if principal is not None else "",
                 key=principal.key if principal is not None else "",
+                fallback=target.stands_in_for.value if target and target.stands_in_for else "",
             )
         )
 

@@ -7,19 +7,22 @@ A request keeps the snapshot that it started with. Endpoints with an unchanged d
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any
 from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.context.fallbacks import Fallbacks
 from gateway.dataplane.context.identification import Identification
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.budget import Budget
 from gateway.limits.limit import Limit
+from gateway.limits.limits_of_routes import LimitsOfRoutes
 from gateway.limits.prices import Prices
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
@@ -48,7 +51,6 @@ NO_WEIGHTS: Weights = MappingProxyType({})
 # The number of the run that has set an experiment's weights
 Runs = Mapping[str, int]
 NO_RUNS: Runs = MappingProxyType({})
-AnyLimit = TypeVar("AnyLimit", Limit, Budget)
 # What a snapshot consists of, in lists
 Parts = list[list[Any]]
 
@@ -69,7 +71,9 @@ class RouteTarget:
         "bucket",
         "budgets",
         "engine",
+        "fallbacks",
         "is_limited",
+        "is_plain",
         "is_sticky",
         "key",
         "limits",
@@ -84,6 +88,7 @@ class RouteTarget:
         "spec",
         "split",
         "sticky_endpoint",
+        "was_admitted",
     )
 
     def __init__(
@@ -107,7 +112,10 @@ class RouteTarget:
         self.limits = limits  # that its requests meet
         self.budgets = budgets  # the same
         self.is_limited = bool(limits or budgets)
+        self.was_admitted = False  # whether limits have counted its requests, as those of another engine
         self.shadow: ShadowSpec | None = None  # of its route
+        self.fallbacks: Fallbacks[RouteTarget] | None = None
+        self.is_plain = True  # whether it has neither
         self.reply_fields = decision_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
@@ -124,7 +132,7 @@ class RouteTarget:
     def passes(self, call: ApiCall) -> bool:
         """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume:
+        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume or self.fallbacks is not None:
             return False
         if self.spec.history is not None and call.api in OF_TEXT:
             return False
@@ -199,15 +207,8 @@ class RouteTarget:
 # Fields that the gateway reads in heads whatever the rules: they stand in the plans of HTTP or gRPC.
 READ_OF_HEADS = frozenset(
     {
-        "accept-encoding",
-        "content-type",
-        "host",
-        "proxy-authorization",
-        "proxy-authenticate",
-        "user-agent",
-        "via",
-        "x-forwarded-host",
-        "x-forwarded-proto",
+        *("accept-encoding", "content-type", "host", "proxy-authorization", "proxy-authenticate", "user-agent", "via"),
+        *("x-forwarded-host", "x-forwarded-proto"),
     }
 )
 
@@ -276,17 +277,22 @@ class Snapshot:
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
             yield
-        limits, budgets = _LimitsOfRoutes(self.limits.values()), _LimitsOfRoutes(self.budgets.values())
+        limits, budgets = LimitsOfRoutes(self.limits.values()), LimitsOfRoutes(self.budgets.values())
         # By identity: comparing the fields of targets would cost more than the rest of the decision.
         self._route_targets: dict[int, RouteTarget] = {}
         self._of_experiments: list[RouteTarget] = []
         self._by_route: dict[str, list[RouteTarget]] = {}  # their arms
-        used_engines: dict[str, Engine] = {}
+        used_engines: dict[object, list[Engine]] = {}
         for target in self.table.targets:
-            engine = used_engines[target.engine] = self.engines[target.engine]
+            engine = self.engines[target.engine]
+            used_engines[target.engine, target.fallbacks] = [self.engines[name] for name, _ in target.destinations]
             limited = limits.of(target.route), budgets.of(target.route)
             route_target = RouteTarget(target, engine, metrics, settings.name_decision, *limited)
             self._route_targets[id(target)] = route_target
+            if target.fallbacks:
+                stand_in = partial(_stand_in, metrics, settings.name_decision, limited)
+                route_target.fallbacks = Fallbacks(target, self.engines, stand_in)
+                route_target.is_plain = False
             if target.experiment is not None:
                 self._of_experiments.append(route_target)
                 route_target.split = self.table.splits[target.experiment]
@@ -311,6 +317,7 @@ class Snapshot:
                 self.is_mirrored = True
                 for target in route.targets:
                     self._route_targets[id(target)].shadow = declared.shadow
+                    self._route_targets[id(target)].is_plain = False
             yield
 
     def route_target(self, target: Target) -> RouteTarget:
@@ -369,8 +376,8 @@ class Snapshot:
         return [list(part) for part in (*compiled, declared.routes, declared.engines.values())]
 
     def is_ready(self, ready_when: str) -> bool:
-        """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
-        ready = (engine.is_ready for engine in self._used_engines)
+        """Whether every route ('all'), or some route ('any'), has a healthy endpoint, of a fallback at least."""
+        ready = (any(engine.is_ready for engine in engines) for engines in self._used_engines)
         return any(ready) if ready_when == "any" else all(ready)
 
 
@@ -386,22 +393,21 @@ def free(parts: Parts) -> Steps[None]:
             yield
 
 
-class _LimitsOfRoutes(Generic[AnyLimit]):
-    """The limits or the budgets that each route's requests meet, in their order."""
-
-    def __init__(self, limits: Iterable[AnyLimit]) -> None:
-        self._limits: list[AnyLimit] = list(limits)
-        self._of_all: list[int] = []
-        self._of_route: dict[str, list[int]] = {}
-        for place, limit in enumerate(self._limits):
-            for route in set(limit.spec.routes):
-                self._of_route.setdefault(route, []).append(place)
-            if not limit.spec.routes:
-                self._of_all.append(place)
-
-    def of(self, route: str) -> tuple[AnyLimit, ...]:
-        places = sorted(self._of_all + self._of_route.get(route, []))
-        return tuple([self._limits[place] for place in places])
+def _stand_in(
+    metrics: Metrics,
+    name_decision: bool,
+    limited: tuple[tuple[Limit, ...], tuple[Budget, ...]],
+    target: Target,
+    engine: Engine,
+    fallbacks: Fallbacks[RouteTarget] | None,
+    was_admitted: bool,
+) -> RouteTarget:
+    """The compiled target of a fallback. Experiments do not count its requests: their arm's engine has failed."""
+    route_target = RouteTarget(target, engine, metrics, name_decision, *limited)
+    route_target.meter = None
+    route_target.fallbacks = fallbacks
+    route_target.was_admitted = was_admitted
+    return route_target
 
 
 class ArmSelector:

@@ -46,6 +46,7 @@ def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
         limits=limits_of(plane.limiter),
         budgets_refused={budget.spec.name: budget.refused for budget in plane.budgets.budgets},
         arms=plane.metrics.arms.counted(),
+        fallbacks=plane.metrics.fallbacks,
         store=_store_use(plane),
         sessions=_session_use(plane),
         captures=plane.tap.counts,

@@ -56,6 +56,18 @@ def serve_model(client: Client, request: Request, body: bytes, route_target: Rou
     return _on_target(client, request, request.plan.for_model(name.name), None, name, serve, route_target, body)
 
 
+def serve_settled(
+    client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None, serve: Serve
+) -> Chosen:
+    """The handler of a request that may go to several engines, for this one, and the body that it takes.
+
+    Raises: GatewayError.
+    """
+    name = find_model(body, client.plane.json_bounds)
+    assert name is not None, "its route was found by it"
+    return _on_target(client, request, request.plan, session, name, serve, route_target, body, is_settled=True)
+
+
 def _named(client: Client, request: Request, body: bytes) -> tuple[Request, bytes, ModelName]:
     """The request and its body without coding, and the model that it names.
 
@@ -102,8 +114,14 @@ def _on_target(
     serve: Serve,
     route_target: RouteTarget,
     body: bytes,
+    *,
+    is_settled: bool = False,
 ) -> Chosen:
-    """The handler of a request whose target is settled, and the body with the model's name there."""
+    """The handler of a request for this target, and the body with the model's name there. One that may go to a fallback
+    stays as it is, unless it `is_settled` which engine gets it."""
+    if route_target.fallbacks is not None and not is_settled:
+        request = request.of(plan, len(body))
+        return in_own_turn(client, serve(client, request, route_target, session), len(body)), body
     model = route_target.spec.model
     if (model is None and name.start >= 0) or not route_target.engine.passes(plan.call):
         request = request.of(plan)

@@ -14,6 +14,7 @@ of a session                     not known to this worker                   Sess
 a target, its engine               request                                    handler
 -------------------------------  -----------------------------------------  ---------------------------------------
 with a shadow                                                               MirroringHandler, around that below
+with fallbacks                                                              FallbackHandler, around that below
 with conversations               text, of a session                         ConversationHandler, or the request with
                                                                             the session for engines that hold it
 REST, takes it as it is          tensors                                    Exchange
@@ -31,6 +32,7 @@ from functools import partial
 
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
+from gateway.dataplane.attempts.fallback_handler import FallbackHandler
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
@@ -46,7 +48,7 @@ from gateway.dataplane.dispatch.deferred_handler import (
     on_whole_body,
     route_on_body,
 )
-from gateway.dataplane.dispatch.model_in_body import route_on_model
+from gateway.dataplane.dispatch.model_in_body import route_on_model, serve_settled
 from gateway.dataplane.dispatch.verification import VerificationHandler
 from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
@@ -214,9 +216,29 @@ def _serve_known(
 
 def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a client's own request for this target, and for its route's shadow."""
-    if route_target.shadow is None:
+    if route_target.is_plain:
         return serve_target(client, request, route_target, session)
-    return mirrored(client, request, route_target, session, serve_target)
+    if route_target.shadow is None:
+        return serve_with_fallbacks(client, request, route_target, session)
+    return mirrored(client, request, route_target, session, serve_with_fallbacks)
+
+
+def serve_with_fallbacks(
+    client: Client, request: Request, route_target: RouteTarget, session: AnySession | None
+) -> Handler:
+    """The handler of a request for this target or its fallbacks; a sequence stays where it is."""
+    if route_target.fallbacks is None or isinstance(session, Sequence):
+        return serve_target(client, request, route_target, session)
+    return FallbackHandler(client, request, route_target, session, _serve_one)
+
+
+def _serve_one(
+    client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None
+) -> Chosen:
+    """The handler of a request that may go to several engines, for this one, and the body that it takes."""
+    if request.plan.call.api in _V2_APIS:
+        return serve_target(client, request, route_target, session), body
+    return serve_settled(client, request, body, route_target, session, serve_target)
 
 
 def serve_target(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:

@@ -13,7 +13,7 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.capture import BoundedCopy
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
-from gateway.dataplane.context.local_handler import ForwardingHandler
+from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_replies import (
     CHUNKS,
     JSON,
@@ -54,8 +54,10 @@ def mirrored(
     return MirroringHandler(client, request, route_target, session, serve, capture)
 
 
-class MirroringHandler(ForwardingHandler):
-    """See `interfaces.Client` and `interfaces.Handler`."""
+class MirroringHandler(InterposedHandler):
+    """Copies what passes."""
+
+    _handler: Handler
 
     def __init__(
         self,
@@ -66,19 +68,12 @@ class MirroringHandler(ForwardingHandler):
         serve: Serve,
         capture: ReplyCapture,
     ) -> None:
-        self._client = client
+        super().__init__(client)
         self._request = request
         self._route = route_target.spec.route
         self._capture = capture
         self._body = BoundedCopy(capture.max_bytes)
-        self.plane = client.plane
-        self.peer = client.peer
-        self.forwarded_for_line = client.forwarded_for_line
-        self.forwarded_proto_line = client.forwarded_proto_line
-        self.is_tls = client.is_tls
-        self.takes_payload = client.takes_payload
-        self.shared_connection = client.shared_connection
-        self._handler: Handler = serve(self, request, route_target, session)
+        self._handler = serve(self, request, route_target, session)
 
     # As the handler
 
@@ -96,10 +91,6 @@ class MirroringHandler(ForwardingHandler):
 
     # As the client
 
-    @property
-    def is_paused(self) -> bool:
-        return self._client.is_paused
-
     def relay(
         self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
     ) -> None:
@@ -113,9 +104,6 @@ class MirroringHandler(ForwardingHandler):
         self._capture.add(data)
         self._client.write(data)
 
-    def read_ahead(self, size: int) -> bool:
-        return self._client.read_ahead(size)
-
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         self._capture.add(stream_head(content_type, fields, KEEP_ALIVE_END) + data)
         self._client.start_stream(content_type, fields, data)
@@ -123,21 +111,6 @@ class MirroringHandler(ForwardingHandler):
     def write_piece(self, data: bytes, ended: bool = False) -> None:
         self._capture.add(data)
         self._client.write_piece(data, ended)
-
-    def write_at_once(self) -> None:
-        self._client.write_at_once()
-
-    def expect_body(self) -> None:
-        self._client.expect_body()
-
-    def hold_body(self) -> None:
-        self._client.hold_body()
-
-    def pause_body(self) -> None:
-        self._client.pause_body()
-
-    def resume_body(self) -> None:
-        self._client.resume_body()
 
     def reply_ended(self) -> None:
         self._client.reply_ended()

@@ -105,6 +105,10 @@ class RestToGrpcHandler(Handler):
     def begun(self) -> bool:
         return self._reply.begun
 
+    @property
+    def has_asked(self) -> bool:
+        return self._call is not None
+
     # Events of the client's connection
 
     def body_received(self, data: bytes, ended: bool) -> None:

@@ -150,6 +150,7 @@ export function openRoute(name) {
       "Errors a second": rate(route.errors),
       "Latency p50, p95": `${seconds(route.p50)}, ${seconds(route.p95)}`,
       Engines: route.engines.join(", "),
+      Fallbacks: declared?.fallback.join(", then "),
       Matches: declared && h("code", {}, JSON.stringify(declared.match)),
       Experiment: declared?.experiment,
       "Declared at": declared?.location,

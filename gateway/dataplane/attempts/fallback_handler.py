@@ -1,0 +1,249 @@
+"""A REST request whose target has fallbacks: where an engine fails or refuses it, the next one gets it.
+
+    body -> handler of the target -> reply below 400            -> the client; it is the handler's from here
+                                  -> error, or reply from 400   -> a reason for a fallback? then its target's handler
+                                                                   gets the request, else the client gets what came
+
+It is the client of the handlers, one after another. The request's body is held up to `--retry-body-bytes`. A request of
+a sequence stays where its sequence is, and one that may have run and does harm twice is not repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+
+from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
+from gateway.dataplane.context.capture import BoundedCopy
+from gateway.dataplane.context.fallbacks import takes_requests
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.interposed_handler import InterposedHandler
+from gateway.dataplane.context.local_handler import ErrorHandler
+from gateway.dataplane.context.local_replies import JSON
+from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.observability.metrics import FallbackKey
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.fallback_reasons import FallbackReason, Reasons, reasons_of_error, reasons_of_reply
+from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.sequence import AnySession
+from gateway.wire.http1.head import Field, ResponseHead
+
+_V2_APIS = (None, *OF_V2)
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_SEQUENCE = b'"sequence_id"'
+# An error reply that is longer goes to the client as it comes.
+_MAX_HELD_BYTES = 64 * 1024
+_DOWN = (FallbackReason.DOWN,)
+
+
+class FallbackHandler(InterposedHandler):
+    """`serve` makes the handler of a request for one target, from what has come of the body."""
+
+    def __init__(
+        self,
+        client: Client,
+        request: Request,
+        route_target: RouteTarget,
+        session: AnySession | None,
+        serve: Callable[[Client, Request, bytes, RouteTarget, AnySession | None], tuple[Handler, bytes]],
+    ) -> None:
+        super().__init__(client)
+        if request.id is None:  # all engines get the same
+            request = request.of(request.plan)
+            request.id = client.plane.new_request_id()
+        self._request = request
+        self._route_target = route_target
+        self._session = session
+        self._serve = serve
+        self._body = BoundedCopy(client.plane.settings.limits.retry_body_bytes)
+        self._body_ended = False
+        self._is_committed = False  # the reply is the client's
+        self._held: list[Callable[[], None]] | None = None  # an error reply, until it is whole
+        self._held_status = 0
+        self._text = BoundedCopy(_MAX_HELD_BYTES)  # of that
+        self._handler = None
+
+    @property
+    def begun(self) -> bool:
+        return self._is_committed and super().begun
+
+    # As the handler
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if not self._is_committed:
+            self._body.add(data)
+            self._body_ended = ended
+        if self._handler is not None:
+            self._handler.body_received(data, ended)
+        elif not self._passes_over_failing():
+            self._ask(data)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if self._handler is not None:
+            self._handler.client_gone(reason, status)
+
+    def progress(self) -> Progress:
+        if self._handler is not None:
+            return self._handler.progress()
+        return progress_of(self._request, Stage.READING, monotonic(), route_target=self._route_target)
+
+    def _passes_over_failing(self) -> bool:
+        """Whether the request goes to a fallback at once, since no endpoint of the first engine takes requests."""
+        now, first = monotonic(), self._route_target
+        if takes_requests(first.engine, now) or first.fallbacks is None or not self._may_go_elsewhere():
+            return False
+        target = first.fallbacks.find(_DOWN, now, was_admitted=False)
+        if target is None or not takes_requests(target.engine, now):
+            return False
+        kind = ErrorKind.NO_HEALTHY_ENDPOINT
+        first.series(None).count_error(kind.value)
+        if first.meter is not None and self._request.plan.is_inference:
+            first.meter.failed(self._rated_id, kind, True, self._body.size)
+        self._go_to(target, 0)
+        return True
+
+    # As the client
+
+    def relay(
+        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
+    ) -> None:
+        if self._is_committed or not self._holds(head.status):
+            self._client.relay(head, route_target, added, request_id, data)
+            return
+        self._held_status = head.status
+        self._held = [partial(self._client.relay, head, route_target, added, request_id, data)]
+        self._text = BoundedCopy(_MAX_HELD_BYTES)
+        self._text.add(data)
+
+    def write(self, data: bytes) -> None:
+        if self._held is None:
+            self._client.write(data)
+        else:
+            self._hold(partial(self._client.write, data), data)
+
+    def write_piece(self, data: bytes, ended: bool = False) -> None:
+        if self._held is None:
+            self._client.write_piece(data, ended)
+        else:
+            self._hold(partial(self._client.write_piece, data, ended), data)
+
+    def reply_ended(self) -> None:
+        self._end(self._client.reply_ended)
+
+    def break_off(self, event: bytes = b"") -> None:
+        self._end(partial(self._client.break_off, event))
+
+    def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
+        self._commit()
+        self._client.start_stream(content_type, fields, data)
+
+    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
+        if not self._falls_back(self._reasons_of_reply(status, body), status):
+            self._commit()
+            self._client.respond(status, body, fields, content_type)
+
+    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
+        reasons = reasons_of_error(error.kind, is_idempotent=self._is_idempotent)
+        if not self._falls_back(reasons, error.status.http):
+            self._commit()
+            self._client.refuse(error, fields)
+
+    # A reply that may be a reason
+
+    def _holds(self, status: int) -> bool:
+        """Whether a reply of this status is held until it is whole; else it is the client's."""
+        if status >= 400 and self._route_target.fallbacks is not None and self._may_go_elsewhere():
+            return True
+        self._commit()
+        return False
+
+    def _hold(self, write: Callable[[], None], data: bytes) -> None:
+        assert self._held is not None
+        self._held.append(write)
+        self._text.add(data)
+        if not self._text.is_whole:
+            self._release()
+
+    def _end(self, write: Callable[[], None]) -> None:
+        """The reply has ended."""
+        if self._held is not None:
+            reasons = self._reasons_of_reply(self._held_status, b"".join(self._text.pieces))
+            if self._falls_back(reasons, self._held_status):
+                return
+            self._release()
+        write()
+
+    def _release(self) -> None:
+        """The reply that was held is the client's."""
+        self._commit()
+        held, self._held = self._held or [], None
+        for write in held:
+            write()
+
+    def _commit(self) -> None:
+        self._is_committed = True
+        self._body.pieces.clear()
+
+    def _reasons_of_reply(self, status: int, text: bytes) -> Reasons:
+        return reasons_of_reply(status, text, is_idempotent=self._is_idempotent)
+
+    # Going elsewhere
+
+    @property
+    def _is_idempotent(self) -> bool:
+        """Whether the engine may have run the request without harm, should another one run it: where it is for text or
+        vectors, or the rules say so."""
+        plan, spec = self._request.plan, self._route_target.engine.spec
+        if plan.head.method in _SAFE_METHODS or plan.call.api not in _V2_APIS or spec.protocol.traits.has_dialects:
+            return True
+        return spec.retry.idempotent == "infer" and plan.call.operation in INFERENCE_OPERATIONS
+
+    def _may_go_elsewhere(self) -> bool:
+        """Whether the body is held as far as it has come, and names no sequence."""
+        if self._is_committed or not self._body.is_whole:
+            return False
+        plan, json_bytes = self._request.plan, self._request.json_bytes
+        if plan.head.method in _SAFE_METHODS or plan.call.api not in _V2_APIS:
+            return True
+        if plan.encoding is not None or not (self._body_ended or (json_bytes and self._body.size >= json_bytes)):
+            return False
+        return b"".join(self._body.pieces).find(_SEQUENCE, 0, json_bytes) < 0
+
+    def _falls_back(self, reasons: Reasons, status: int) -> bool:
+        fallbacks = self._route_target.fallbacks
+        if not reasons or fallbacks is None or not self._may_go_elsewhere():
+            return False
+        was_admitted = self._route_target.was_admitted or self.has_asked
+        target = fallbacks.find(reasons, monotonic(), was_admitted=was_admitted)
+        if target is None:
+            return False
+        self._go_to(target, status)
+        return True
+
+    def _go_to(self, target: RouteTarget, status: int) -> None:
+        """Have the fallback's engine answer; `status` is that of the reply which is left."""
+        left, self._route_target, self._held = self._route_target, target, None
+        reason = target.spec.stands_in_for
+        assert reason is not None
+        key = FallbackKey(left.spec.route, left.spec.engine, target.spec.engine, reason.value)
+        self.plane.metrics.fallbacks[key] += 1
+        if left.meter is not None and self._request.plan.is_inference:
+            left.meter.fell_back(self._rated_id, status)
+        if not self._body_ended:
+            self._client.resume_body()
+        self._ask(b"".join(self._body.pieces))
+
+    def _ask(self, body: bytes) -> None:
+        """Have the target's engine answer."""
+        try:
+            handler, body = self._serve(self, self._request, body, self._route_target, self._session)
+        except GatewayError as error:
+            handler = ErrorHandler(self, self._request, error)
+        self._handler = handler
+        handler.body_received(body, self._body_ended)
+
+    @property
+    def _rated_id(self) -> bytes:
+        return self._request.plan.rater + (self._request.id or b"")

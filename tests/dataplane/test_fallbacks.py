@@ -1,0 +1,400 @@
+"""Fallbacks: which engine answers a request that the first one of its route cannot answer."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.observability.metrics import FallbackKey
+from gateway.protocol.engine_load import Readiness
+from tests.dataplane.generating import CHAT, DONE, LAST, ROLE, STOP, STREAM, WHOLE, asked, chunk, http, token, writes
+from tests.dataplane.stage import (
+    OK,
+    Engine,
+    ReceivedRequest,
+    Reply,
+    Script,
+    Stage,
+    answer_ok,
+    get,
+    post,
+    run,
+    stage,
+    until,
+)
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Play = Callable[[Stage, Engine, Engine], Awaitable[None]]
+
+INFER = "/v2/models/m/infer"
+TOO_LONG = b'{"error":{"message":"This model\'s maximum context length is 8 tokens.","code":"context_length_exceeded"}}'
+
+
+def rules(first: str, second: str, *, fallback: str = "[second]", one: str = "", two: str = "", more: str = "") -> str:
+    return f"""
+version: 1
+engines:
+  first: {{endpoints: ['{first}'], {one}}}
+  second: {{endpoints: ['{second}'], {two}}}
+routes:
+  - {{name: all, engine: first, fallback: {fallback}}}
+{more}"""
+
+
+def scene(tmp_path: Path, play: Play, script: Script | None, *, other: Script = answer_ok, **options: Any) -> None:
+    """Play with a first engine that answers by this script (None: it refuses connections), and a second one."""
+    settings = options.pop("settings", {})
+
+    async def whole() -> None:
+        first, second = Engine(script or answer_ok), Engine(other)
+        await first.start()
+        await second.start()
+        if script is None:
+            first.stop()
+        async with stage(rules(first.url, second.url, **options), tmp_path, **settings) as it:
+            await play(it, first, second)
+            first.stop()
+            second.stop()
+
+    run(whole())
+
+
+def count_of(it: Stage, reason: str, engine: str = "first", fallback: str = "second") -> int:
+    return it.plane.metrics.fallbacks[FallbackKey("all", engine, fallback, reason)]
+
+
+def from_second(reply: Reply, reason: str) -> None:
+    assert reply.status == 200, reply.body
+    assert reply.headers["x-pointsman-engine"] == "second"
+    assert reply.headers["x-pointsman-fallback"] == reason
+
+
+async def die(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+    raise ConnectionError
+
+
+async def never(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+    await reader.read()
+    raise ConnectionError
+
+
+def test_an_engine_that_is_down(tmp_path: Path) -> None:
+    """Another engine answers a request whose own refuses connections, an inference too, with the same body and id; the
+    reply names the engine and the reason, and the worker counts it."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(INFER, b'{"inputs":[]}', "x-request-id: r1"))
+        from_second(reply, "down")
+        assert reply.headers["x-request-id"] == "r1"
+        assert second.received[0].body == b'{"inputs":[]}'
+        assert second.received[0].value("x-request-id") == "r1"
+        assert count_of(it, "down") == 1
+        assert (await it.ask(get("/v2/models/m/ready"))).headers["x-pointsman-engine"] == "second"
+
+    scene(tmp_path, play, None)
+
+
+def test_an_engine_whose_probes_fail_is_not_asked(tmp_path: Path) -> None:
+    """Where no endpoint takes requests, the fallback is asked at once; where the fallback takes none either, the first
+    engine is asked as it would be without one."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        [mine], [other] = (engine.endpoints for engine in it.plane.snapshot.engines.values())
+        mine.condition = Readiness.DOWN
+        from_second(await it.ask(post()), "down")
+        assert it.errors() == {"no_healthy_endpoint": 1}
+        assert not first.received
+        mine.condition, other.condition = Readiness.UNREADY, Readiness.DOWN
+        reply = await it.ask(post())
+        assert (reply.status, reply.headers["x-pointsman-engine"]) == (200, "first")
+        assert "x-pointsman-fallback" not in reply.headers
+
+    scene(tmp_path, play, answer_ok)
+
+
+REFUSALS = {"503": "overloaded", "429": "429"}
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_an_engine_that_refuses(tmp_path: Path, status: str) -> None:
+    """A 503 or 429 of the engine goes to no client: the next engine answers, an inference too."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        from_second(await it.ask(post(INFER)), REFUSALS[status])
+        assert count_of(it, REFUSALS[status]) == 1
+        assert len(first.received) == len(second.received) == 1
+
+    scene(tmp_path, play, writes(http(int(status), b'{"error":"busy"}')))
+
+
+HARMLESS = {
+    "safe": ("", INFER, "first"),
+    "infer": ("retry: {idempotent: infer, attempts: 0}", INFER, "second"),
+    "text": ("protocol: openai, retry: {attempts: 0}", CHAT, "second"),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+@pytest.mark.parametrize("script, reason", [(writes(http(500, b"{}")), "5xx"), (die, "down"), (never, "deadline")])
+def test_what_may_have_run(tmp_path: Path, case: str, script: Script, reason: str) -> None:
+    """After a 500, a lost connection or a timeout, an inference goes on only where the rules say that it may run twice;
+    a generation of which no byte has come may."""
+    options, path, engine = HARMLESS[case]
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        body = asked(CHAT, stream=False) if path == CHAT else b"{}"
+        reply = await it.ask(post(path, body))
+        assert reply.headers["x-pointsman-engine"] == engine
+        assert reply.status == 200 or engine == "first"
+        assert len(second.received) == (engine == "second") == count_of(it, reason)
+
+    timeout = "try_timeout: 50ms" if script is never else ""
+    two = "protocol: openai" if path == CHAT else ""
+    other = writes(http(200, WHOLE)) if path == CHAT else answer_ok
+    scene(tmp_path, play, script, other=other, one=", ".join(filter(None, (options, timeout))), two=two)
+
+
+def test_a_sequence_stays(tmp_path: Path) -> None:
+    """A request of a sequence goes to no other engine, though its own refuses connections."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        for body in (b'{"parameters":{"sequence_id":7,"sequence_start":true}}', b'{"parameters":{"sequence_id":7}}'):
+            reply = await it.ask(post(INFER, body))
+            assert (reply.status, reply.headers["x-pointsman-engine"]) == (502, "first")
+        assert not second.received
+
+    scene(tmp_path, play, None, one="breaker: {failures: 0}")
+
+
+def test_reasons_are_those_of_the_rules(tmp_path: Path) -> None:
+    """`on:` says which reasons lead to which engine, and `model:` the model's name there; a refusal for another reason
+    goes to the client as it is."""
+    fallback = "[{engine: second, model: wide, on: context_length}]"
+    seven = b'{"error":"seven"}'
+    replies = {b"long": http(400, TOO_LONG), b"wrong": http(400, seven), b"busy": http(429, seven, b"Retry-After: 7")}
+
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+        writer.write(next(reply for word, reply in replies.items() if word in received.body))
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        from_second(await it.ask(post(CHAT, asked(CHAT, stream=False, user="long"))), "context_length")
+        assert json.loads(second.received[0].body)["model"] == "wide"
+        assert json.loads(first.received[0].body)["model"] == "narrow"
+        reply = await it.ask(post(CHAT, asked(CHAT, stream=False, user="wrong")))
+        assert (reply.status, reply.body) == (400, seven)
+        reply = await it.ask(post(CHAT, asked(CHAT, stream=False, user="busy")))
+        assert (reply.status, reply.body, reply.headers["retry-after"]) == (429, seven, "7")
+
+    openai = "protocol: openai"
+    other = writes(http(200, WHOLE))
+    scene(tmp_path, play, answer, other=other, fallback=f"{fallback}, model: narrow", one=openai, two=openai)
+
+
+def test_long_refusals_pass(tmp_path: Path) -> None:
+    """A refusal of more than 64 KiB, chunked or not, reaches the client whole."""
+    text = b'{"error":"' + b"x" * 200_000 + b'"}'
+    framed = b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    for reply_bytes in (
+        http(400, text),
+        framed + b"".join(chunk(text[at : at + 9000]) for at in range(0, len(text), 9000)) + LAST,
+    ):
+
+        async def play(it: Stage, first: Engine, second: Engine) -> None:
+            reply = await it.ask(post())
+            assert (reply.status, reply.body) == (400, text)
+
+        scene(tmp_path, play, writes(reply_bytes))
+
+
+def test_engines_are_asked_in_order(tmp_path: Path) -> None:
+    """The first fallback for the reason is asked, then the next one for its own failure; where all fail, the client
+    gets the last one's reply."""
+
+    async def whole() -> None:
+        engines = [Engine(writes(http(503, b'{"error":"%d"}' % number))) for number in range(4)]
+        for engine in engines:
+            await engine.start()
+        named = "\n".join(f"  e{number}: {{endpoints: ['{engine.url}']}}" for number, engine in enumerate(engines))
+        fallback = "[{engine: e1, on: deadline}, {engine: e2, on: overloaded}, {engine: e3, on: [5xx, 429]}]"
+        text = f"version: 1\nengines:\n{named}\nroutes:\n  - {{name: all, engine: e0, fallback: {fallback}}}\n"
+        async with stage(text, tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.body) == (503, b'{"error":"3"}')
+            assert reply.headers["x-pointsman-fallback"] == "5xx"
+            assert [len(engine.received) for engine in engines] == [1, 0, 1, 1]
+            assert count_of(it, "overloaded", "e0", "e2") == count_of(it, "5xx", "e2", "e3") == 1
+        for engine in engines:
+            engine.stop()
+
+    run(whole())
+
+
+def test_a_stream_before_its_first_token(tmp_path: Path) -> None:
+    """A stream that breaks off before the first token comes whole from the fallback; after it, the reply is the first
+    engine's to the end."""
+    good = writes(STREAM + chunk(ROLE + token("b")), chunk(STOP + DONE) + LAST)
+    openai = "protocol: openai, retry: {attempts: 0}"
+
+    async def early(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(CHAT, asked(CHAT)))
+        from_second(reply, "down")
+        assert b'"b"' in reply.body and reply.body.endswith(DONE)
+
+    async def late(it: Stage, first: Engine, second: Engine) -> None:
+        client = await it.client()
+        await client.send(post(CHAT, asked(CHAT)))
+        status, headers = await client.head()
+        assert (status, headers["x-pointsman-engine"]) == (200, "first")
+        rest = await client.reader.read()
+        assert b'"a"' in rest and b'"error"' in rest
+        assert not second.received
+
+    scene(tmp_path, early, writes(STREAM + chunk(ROLE), then="reset"), other=good, one=openai, two=openai)
+    scene(tmp_path, late, writes(STREAM + chunk(ROLE + token("a")), then="reset"), other=good, one=openai, two=openai)
+
+
+def test_the_fallback_may_speak_another_protocol(tmp_path: Path) -> None:
+    """A completion for an OpenAI engine that is overloaded goes translated to one with V2's generate, and back."""
+    generated = http(200, b'{"model_name":"small","text_output":"hello"}')
+    metadata = json.dumps(
+        {
+            "name": "small",
+            "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1]}],
+            "outputs": [{"name": "text_output", "datatype": "BYTES", "shape": [1]}],
+        }
+    ).encode()
+
+    async def generate(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+        writer.write(generated if received.line.startswith("POST") else http(200, metadata))
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post("/v1/completions", b'{"model": "m", "prompt": "hi"}'))
+        from_second(reply, "overloaded")
+        assert json.loads(reply.body)["choices"][0]["text"] == "hello"
+        assert second.received[-1].line == "POST /v2/models/small/generate HTTP/1.1"
+
+    scene(
+        tmp_path,
+        play,
+        writes(http(503, b"{}")),
+        other=generate,
+        fallback="[{engine: second, model: small}]",
+        one="protocol: openai, retry: {attempts: 0}",
+    )
+
+
+def test_a_translated_request_falls_back(tmp_path: Path) -> None:
+    """A request in Anthropic's API, translated for an OpenAI engine that is down or says that the prompt is too long,
+    goes to another one."""
+    path = "/v1/messages"
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(path, asked(path, stream=False)))
+        from_second(reply, "down" if first.num_connections == 0 else "context_length")
+        assert json.loads(reply.body)["content"][0]["text"] == "hello"
+
+    openai, fallback = "protocol: openai, retry: {attempts: 0}", "[{engine: second, on: [down, context_length]}]"
+    for script in (None, writes(http(400, TOO_LONG))):
+        scene(tmp_path, play, script, other=writes(http(200, WHOLE)), fallback=fallback, one=openai, two=openai)
+
+
+def test_a_body_that_is_too_long_to_be_held_stays(tmp_path: Path) -> None:
+    """A body longer than --retry-body-bytes goes on where nothing of it was dropped, and is not sent again where some
+    was."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(INFER, b"x" * 5000))
+        assert reply.headers["x-pointsman-engine"] == "first"
+        assert reply.status == 503 and not second.received
+
+    scene(tmp_path, play, writes(http(503, b"{}")), settings={"limits": {"retry_body_bytes": 1000}})
+
+
+def test_limits_count_a_request_once(tmp_path: Path) -> None:
+    """A request that two engines get takes one request of a rate, one slot, and its slot is free afterwards."""
+    more = "limits:\n  - {name: few, requests_per_second: 0.001, burst: 2}\n  - {name: slots, concurrency: 1}\n"
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        for _ in range(2):
+            from_second(await it.ask(post()), "overloaded")
+        reply = await it.ask(post())
+        assert (reply.status, reply.reason) == (429, "rate_limited")
+
+    scene(tmp_path, play, writes(http(503, b"{}")), more=more)
+
+
+def test_a_request_that_was_not_counted_is(tmp_path: Path) -> None:
+    """A request for which no engine was asked before its fallback counts there."""
+    more = "limits:\n  - {name: few, requests_per_second: 0.001, burst: 1}\n"
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        it.plane.snapshot.engines["first"].endpoints[0].condition = Readiness.DOWN
+        from_second(await it.ask(post()), "down")
+        assert (await it.ask(post())).reason == "rate_limited"
+
+    scene(tmp_path, play, answer_ok, more=more)
+
+
+def test_an_arm_that_falls_back_has_failed(tmp_path: Path) -> None:
+    """An experiment counts a request that another engine has answered as a failure of its arm, and feedback on the
+    answer as nobody's."""
+
+    async def whole(status: int | None) -> None:
+        first, second = Engine(writes(http(status or 500, b"{}"))), Engine()
+        await first.start()
+        await second.start()
+        text = f"""
+version: 1
+engines:
+  first: {{endpoints: ['{first.url}']}}
+  second: {{endpoints: ['{second.url}']}}
+experiments:
+  trial: {{unit: request, arms: [{{name: a, engine: first, weight: 1, fallback: second}}]}}
+routes:
+  - {{name: all, experiment: trial}}
+"""
+        async with stage(text, tmp_path) as it:
+            if status is None:
+                it.plane.snapshot.engines["first"].endpoints[0].condition = Readiness.DOWN
+            reply = await it.ask(post(INFER, b"{}", "x-request-id: r9"))
+            assert (reply.status, reply.headers["x-pointsman-engine"]) == (200, "second")
+            [counts] = it.plane.metrics.arms.counted().values()
+            assert (sum(counts.requests), sum(counts.errors), sum(counts.latency.count)) == (1, 1, 0)
+            rating = await it.ask(post("/feedback", b'{"request_id": "r9", "name": "stars", "value": 5}'))
+            assert rating.status == 404
+        first.stop()
+        second.stop()
+
+    for status in (503, 429, None):
+        run(whole(status))
+
+
+def test_a_client_that_leaves_ends_the_fallback(tmp_path: Path) -> None:
+    """A client that is gone while the fallback works ends that engine's request."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        client = await it.client()
+        await client.send(post())
+        await until(lambda: second.received)
+        client.close()
+        await until(lambda: not second.num_open)
+        assert it.errors() == {"client_gone": 1, "upstream_connect": 1}
+
+    scene(tmp_path, play, None, other=never, one="retry: {attempts: 0}")
+
+
+def test_kept_connections_go_on(tmp_path: Path) -> None:
+    """Requests that fell back leave their connection as they found it: one client sends many, one after another."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        client = await it.client()
+        for _ in range(5):
+            from_second(await client.ask(post()), "overloaded")
+        assert first.num_connections == second.num_connections == 1
+        assert OK.endswith((await client.ask(post())).body)
+
+    scene(tmp_path, play, writes(http(503, b"{}")))
