@@ -78,7 +78,7 @@ class FallbackHandler(InterposedHandler):
         if self._handler is not None:
             self._handler.body_received(data, ended)
         elif not self._passes_over_failing():
-            self._ask(data)
+            self._start(data)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         if self._handler is not None:
@@ -215,7 +215,7 @@ class FallbackHandler(InterposedHandler):
         fallbacks = self._route_target.fallbacks
         if not reasons or fallbacks is None or not self._may_go_elsewhere():
             return False
-        was_admitted = self._route_target.was_admitted or self.has_asked
+        was_admitted = self._route_target.was_admitted or self.has_attempted
         target = fallbacks.find(reasons, monotonic(), was_admitted=was_admitted)
         if target is None:
             return False
@@ -233,9 +233,9 @@ class FallbackHandler(InterposedHandler):
             left.meter.fell_back(self._rated_id, status)
         if not self._body_ended:
             self._client.resume_body()
-        self._ask(b"".join(self._body.pieces))
+        self._start(b"".join(self._body.pieces))
 
-    def _ask(self, body: bytes) -> None:
+    def _start(self, body: bytes) -> None:
         """Have the target's engine answer."""
         try:
             handler, body = self._serve(self, self._request, body, self._route_target, self._session)

@@ -95,8 +95,8 @@ class Handler(ABC):
         return False
 
     @property
-    def has_asked(self) -> bool:
-        """Whether it has sent, or tried to send, a request to its engine, which limits have counted."""
+    def has_attempted(self) -> bool:
+        """Whether it has made attempts at its engine, which limits have counted."""
         return True
 
     @abstractmethod

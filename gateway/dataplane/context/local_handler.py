@@ -91,8 +91,8 @@ class ForwardingHandler(Handler):
         return self._handler is not None and self._handler.begun
 
     @property
-    def has_asked(self) -> bool:
-        return self._handler is not None and self._handler.has_asked
+    def has_attempted(self) -> bool:
+        return self._handler is not None and self._handler.has_attempted
 
     def client_paused(self) -> None:
         if self._handler is not None:

@@ -106,7 +106,7 @@ class RestToGrpcHandler(Handler):
         return self._reply.begun
 
     @property
-    def has_asked(self) -> bool:
+    def has_attempted(self) -> bool:
         return self._call is not None
 
     # Events of the client's connection

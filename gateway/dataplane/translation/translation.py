@@ -63,7 +63,7 @@ class TranslatingHandler(Handler, ReplySink):
         "_backend",
         "_client",
         "_handler",
-        "_has_asked",
+        "_has_attempted",
         "_is_streaming",
         "_make",
         "_outcome",
@@ -107,7 +107,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._pieces: list[bytes] = []
         self._translator: Translator = cast(Translator, None)  # set before the engine is asked
         self._handler: Handler | None = None
-        self._has_asked = False
+        self._has_attempted = False
         self._task: asyncio.Task[None] | None = None
         # The engine's reply
         self._status = 0
@@ -120,8 +120,8 @@ class TranslatingHandler(Handler, ReplySink):
         return self._reply.begun
 
     @property
-    def has_asked(self) -> bool:
-        return self._has_asked
+    def has_attempted(self) -> bool:
+        return self._has_attempted
 
     # What the client's connection tells it
 
@@ -335,7 +335,7 @@ class TranslatingHandler(Handler, ReplySink):
     def _leave_handler(self) -> Handler | None:
         """The handler has ended."""
         handler, self._handler = self._handler, None
-        self._has_asked = handler is None or handler.has_asked
+        self._has_attempted = handler is None or handler.has_attempted
         self._outcome.add(handler.generated() if isinstance(handler, UpstreamHandler) else None)
         return handler
 
