@@ -108,11 +108,12 @@ class Feed:
 
     def publish_decisions(self, decisions: list[Json], skipped: int) -> None:
         """Publish decisions to subscribers that want them, with the names of sessions to operators alone."""
-        header = self._control.book.rules.identity.session_header
+        header, digest = self._control.book.rules.identity.session_header, self._control.digests.of
         subscribers = [each for each in self._subscribers if each.wants_decisions]
         for sees_sessions in {each.sees_sessions for each in subscribers}:
             events = [
-                _event(_DECISION, each if sees_sessions else redacted_decision(each, header)) for each in decisions
+                _event(_DECISION, each if sees_sessions else redacted_decision(each, header, digest))
+                for each in decisions
             ]
             for subscriber in subscribers:
                 if subscriber.sees_sessions == sees_sessions:

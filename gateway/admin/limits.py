@@ -16,6 +16,7 @@ from gateway.config.limit_specs import LimitSpec
 from gateway.observability.stats import MAX_SHOWN, LimitSnapshot
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane
+from gateway.supervision.viewer_digests import ViewerDigests
 
 _AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
 
@@ -42,7 +43,10 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
     async def list_limits(_: Viewer) -> dict[str, Any]:
         """Every limit with its use."""
         counts = (await control.exposition()).limits
-        limits = [_limit_json(spec, counts.get(spec.name, LimitSnapshot(spec.name))) for spec in book.rules.limits]
+        limits = [
+            _limit_json(spec, counts.get(spec.name, LimitSnapshot(spec.name)), control.digests)
+            for spec in book.rules.limits
+        ]
         return {"limits": limits}
 
     @app.put("/limits/{name}", tags=["limits"], responses=CHANGED)
@@ -65,7 +69,7 @@ def add_limits(app: FastAPI, control: ControlPlane) -> None:
         return {"name": name, "version": version_json(version)}
 
 
-def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:
+def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot, digests: ViewerDigests) -> dict[str, Any]:
     """A limit with the workers' counts; keys appear as digests only."""
     shown = sorted(snapshot.shown.items(), key=lambda item: -item[1].in_use)
     return {
@@ -80,5 +84,5 @@ def _limit_json(spec: LimitSpec, snapshot: LimitSnapshot) -> dict[str, Any]:
         "in_use": snapshot.in_use,
         "accounts": snapshot.accounts,
         "shared": not snapshot.is_local,
-        "shown": [{"who": who, **asdict(account)} for who, account in shown[:MAX_SHOWN]],
+        "shown": [{"who": digests.in_text(who), **asdict(account)} for who, account in shown[:MAX_SHOWN]],
     }

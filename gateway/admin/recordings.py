@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.redaction import redacted_decision
+from gateway.admin.redaction import Digest, redacted_decision
 from gateway.admin.rule_trials import rules_of
 from gateway.admin.rule_versions import Files, Number, check_may_bring
 from gateway.dry_run.recording import NAME, Recording
@@ -88,7 +88,7 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         if caller.role >= Role.operator:
             return FileResponse(path, media_type=_JSON_LINES, filename=path.name)
         fields = {"content-disposition": f'attachment; filename="{path.name}"'}
-        lines = _without_sessions(path, book.rules.identity.session_header)
+        lines = _without_sessions(path, book.rules.identity.session_header, control.digests.of)
         return StreamingResponse(lines, media_type=_JSON_LINES, headers=fields)
 
     @app.delete("/recordings/{name}", tags=["recordings"], responses=_NOT_FOUND)
@@ -118,7 +118,9 @@ def add_recordings(app: FastAPI, control: ControlPlane) -> None:
         if caller.role < Role.operator:
             for change in (each for changes in report["changes"].values() for each in changes):
                 header = book.rules.identity.session_header
-                change["examples"] = [redacted_decision(example, header) for example in change["examples"]]
+                change["examples"] = [
+                    redacted_decision(example, header, control.digests.of) for example in change["examples"]
+                ]
         return report
 
 
@@ -126,12 +128,12 @@ _CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "this name ca
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "there is no such recording, or version"}}
 
 
-def _without_sessions(path: FilePath, session_header: str) -> Iterator[bytes]:
+def _without_sessions(path: FilePath, session_header: str, digest: Digest) -> Iterator[bytes]:
     """The lines of a recording as viewers see them."""
     with path.open("rb") as file:
         for line in file:
             with suppress(ValueError):  # it is being written
-                yield orjson.dumps(redacted_decision(orjson.loads(line), session_header)) + b"\n"
+                yield orjson.dumps(redacted_decision(orjson.loads(line), session_header, digest)) + b"\n"
 
 
 def _replay(replay: Replay, path: FilePath) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl
@@ -10,10 +11,11 @@ from urllib.parse import parse_qsl
 import orjson
 from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError
 
-from gateway.protocol.credentials import CREDENTIAL_IN_TEXT, digest_of, is_credential
+from gateway.protocol.credentials import CREDENTIAL_IN_TEXT, is_credential
 from gateway.yaml.nodes import compose
 
 Json = Any
+Digest = Callable[[str], str]  # of a session
 
 _REDACTED = "***"
 _HEADERS = "headers"  # that an engine gets: any of them may be a credential
@@ -44,25 +46,20 @@ def redacted_body(body: bytes, is_complete: bool) -> Json:
     return redacted(body[: 2 * _MAX_TEXT].decode("utf-8", "replace") + ("" if is_complete else " ..."))
 
 
-def redacted_session(session: str) -> str:
-    """What viewers see of a session, by whose name a conversation goes on."""
-    return digest_of(session.encode(errors="replace")) if session else session
-
-
-def redacted_decision(decision: Json, session_header: str) -> Json:
-    """A recorded decision as viewers see it."""
+def redacted_decision(decision: Json, session_header: str, digest: Digest) -> Json:
+    """A recorded decision as viewers see it: with digests for sessions, by whose names conversations go on."""
     session = decision.get("session")
     if "facts" in decision:
-        decision = {**decision, "facts": _without_session(decision["facts"], session, session_header)}
-    decision = _without_session(decision, session, session_header)
-    return {**decision, "session": redacted_session(session)} if session else decision
+        decision = {**decision, "facts": _without_session(decision["facts"], session, session_header, digest)}
+    decision = _without_session(decision, session, session_header, digest)
+    return {**decision, "session": digest(session)} if session else decision
 
 
-def _without_session(fields: Json, session: str | None, header: str) -> Json:
+def _without_session(fields: Json, session: str | None, header: str, digest: Digest) -> Json:
     """The same with a digest for the session in its headers and parameters."""
     return fields | {
         kind: {
-            name: redacted_session(value) if isinstance(value, str) and (value == session or name == header) else value
+            name: digest(value) if isinstance(value, str) and (value == session or name == header) else value
             for name, value in fields[kind].items()
         }
         for kind in ("header", "parameter")

@@ -16,7 +16,6 @@ from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
 from gateway.admin.errors import REDIS_SECONDS, query_redis, store_of
-from gateway.admin.redaction import redacted_session
 from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
@@ -81,7 +80,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
         store = store_of(control, "conversations")
         page, following = await list_conversations(store, cursor, limit, patience=REDIS_SECONDS)
         if caller.role < Role.operator:
-            page = [each | {"session": redacted_session(each["session"])} for each in page]
+            page = [each | {"session": control.digests.of(each["session"])} for each in page]
         return {"conversations": page, "cursor": following or None}
 
     @app.get("/conversations/{session:session}/export", tags=["conversations"])

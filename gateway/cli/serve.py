@@ -72,10 +72,10 @@ def _redis_prefix(value: str) -> str:
 
 
 def _shared_secret_file(value: str) -> Path:
-    from gateway.supervision.rule_signature import read_signature
+    from gateway.supervision.rule_signature import read_shared_secret
 
     try:
-        read_signature(path := Path(value))
+        read_shared_secret(path := Path(value))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     return path

@@ -136,7 +136,7 @@ def account_name(spec: BudgetSpec, limit_key: LimitKey, *, is_verified: bool) ->
 
 
 def shown(spec: LimitSpec, limit_key: LimitKey) -> str:
-    """The name for operators; of a credential and of a session it is the beginning of their digest."""
+    """The name for operators; of a credential and of a session it has their digest."""
     values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
     return ", ".join(f"{part} {_shown(part, value)}" for part, value in zip(spec.per, values, strict=False))
 
@@ -145,6 +145,6 @@ def _shown(part: str, value: bytes) -> str:
     if not value:
         return "(none)"
     if part == "session" or is_credential(part):
-        return digest_of(value, 12)
+        return digest_of(value)
     text = value.decode("latin-1")
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])

@@ -18,6 +18,7 @@ from gateway.limits.ledger_store import LedgerFile, TotalsLostError, exchange_co
 from gateway.observability.stats import MAX_SHOWN, BudgetAccountUse, BudgetUse
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.redis.command import StoreError
+from gateway.supervision.viewer_digests import ViewerDigests
 
 _log = logging.getLogger("pointsman")
 
@@ -70,9 +71,16 @@ class BudgetLedger:
     gateway."""
 
     def __init__(
-        self, pool: SpendingPool, store: BoundedRedis | None, folder: Path | None, ledger: Ledger | None = None
+        self,
+        pool: SpendingPool,
+        store: BoundedRedis | None,
+        folder: Path | None,
+        ledger: Ledger | None = None,
+        *,
+        digests: ViewerDigests | None = None,
     ) -> None:
         self.ledger = ledger if ledger is not None else Ledger()
+        self._digests = digests or ViewerDigests(lambda: secrets.token_bytes(32))
         self._pool = pool
         self._store = store
         self._file = LedgerFile(folder) if store is None and folder is not None else None
@@ -128,16 +136,25 @@ class BudgetLedger:
         self._broadcast_soon()
 
     def reset(self, spec: BudgetSpec, name: AccountName) -> Spending | None:
-        """Have an account start over. Returns: what it had spent; None where it is unknown."""
-        spent = self.ledger.reset(spec.id, name)
+        """Have an account start over, by the name that `accounts` gives it. Returns: what it had spent; None where it
+        is unknown."""
+        window = self.ledger.totals()[spec.id]
+        known = next((each for each in window.accounts if self._named(each) == name), None)
+        spent = self.ledger.reset(spec.id, known) if known is not None else None
         self._send()
         return spent
 
     def accounts(self, spec: BudgetSpec) -> list[BudgetStatement]:
         """The accounts of a budget in the current window, those that have used most of it first."""
         window = self.ledger.totals()[spec.id]
-        statements = [BudgetStatement(name, spent, spec.amounts(name)) for name, spent in window.accounts.items()]
+        statements = [
+            BudgetStatement(self._named(name), spent, spec.amounts(name)) for name, spent in window.accounts.items()
+        ]
         return sorted(statements, key=lambda statement: (-statement.used, statement.name))
+
+    def _named(self, name: AccountName) -> AccountName:
+        """An account's name as people read it."""
+        return tuple([self._digests.in_text(part) if part.startswith("sha256:") else part for part in name])
 
     def uses(self) -> dict[str, BudgetUse]:
         """Every budget, as metrics have it."""

@@ -27,14 +27,15 @@ from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
-from gateway.supervision.region_secret import RegionSecret
 from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
 from gateway.supervision.rule_manager import RuleManager
-from gateway.supervision.rule_signature import read_signature
+from gateway.supervision.rule_signature import RuleSignature, read_shared_secret
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
 from gateway.supervision.stored_keys import StoredKeys
+from gateway.supervision.stored_secret import digest_secret, region_secret
+from gateway.supervision.viewer_digests import ViewerDigests
 from gateway.supervision.worker_pool import WorkerPool
 from gateway.upstream.engine_metrics import EngineMetrics
 from gateway.upstream.health import Findings, Prober
@@ -79,8 +80,9 @@ class ControlPlane:
                 experiment_changed=lambda: self.experiments.wake(),
             ),
         )
-        shared_secret = settings.shared_secret_file
-        signature = read_signature(shared_secret) if shared_secret is not None else None
+        secret_file = settings.shared_secret_file
+        shared_secret = read_shared_secret(secret_file) if secret_file is not None else None
+        signature = RuleSignature(shared_secret) if shared_secret is not None else None
         sharing = RuleSharing(book, self.store, self.replicas.name, signature)
         self.rule_manager = RuleManager(book, self.replicas, sharing, self._use_rules, self.workers.settle)
         self._stored_keys = StoredKeys(self.store, lambda: self.book.rules, self.workers.set)
@@ -91,10 +93,11 @@ class ControlPlane:
         self.workers.on_decisions = self.decisions.receive
         folder = data_dir_of(settings)
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
-        self.workers.region_secret = region_secret = RegionSecret(folder)
-        if (secret := region_secret.stored()) is not None:
+        self.digests = ViewerDigests(digest_secret(folder) if shared_secret is None else lambda: shared_secret)
+        self.workers.region_secret = region_secret(folder)
+        if (secret := self.workers.region_secret.stored()) is not None:
             self.workers.set(RenameRegions(secret))
-        self.budgets = BudgetLedger(self.workers, self.store, folder)
+        self.budgets = BudgetLedger(self.workers, self.store, folder, digests=self.digests)
         self.workers.on_spent = self.budgets.receive
         self.workers.spending = lambda: self.budgets.spending
         self._tasks: list[asyncio.Task[None]] = []

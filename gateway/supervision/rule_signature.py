@@ -26,8 +26,8 @@ class RuleSignature:
         return hmac.compare_digest(signature, self.of(base, content).encode())
 
 
-def read_signature(path: Path) -> RuleSignature:
-    """With the secret in a file, without white space around it.
+def read_shared_secret(path: Path) -> bytes:
+    """The secret in a file, without white space around it.
 
     Raises: ValueError.
     """
@@ -42,4 +42,4 @@ def read_signature(path: Path) -> RuleSignature:
         )
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise ValueError(f"every user of this host may read or write {path}: chmod o-rw")
-    return RuleSignature(secret)
+    return secret

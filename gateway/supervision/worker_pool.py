@@ -21,7 +21,7 @@ from gateway.observability.stats import LiveRequest
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
-from gateway.supervision.region_secret import RegionSecret
+from gateway.supervision.stored_secret import region_secret
 from gateway.supervision.worker_counters import WorkerCounters
 from gateway.upstream.health import Findings, Key
 
@@ -88,7 +88,7 @@ class WorkerPool:
         self._is_stopping = False
         self.listeners: list[socket.socket] = [port.listener for port in ports if port.listener is not None]
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
-        self.region_secret = RegionSecret(None)
+        self.region_secret = region_secret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
         self.spending: Callable[[], messages.SetSpending | None] = lambda: None  # of budgets, for future workers

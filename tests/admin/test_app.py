@@ -23,6 +23,7 @@ from gateway.rule_versions.version import Version
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.replicas import Replica
+from gateway.supervision.viewer_digests import ViewerDigests
 from tests.experiments.making import Workforce
 
 RULES = RulesSpec(
@@ -49,6 +50,9 @@ def experiments_of(rules: RulesSpec) -> ExperimentController:
     made = ExperimentController(LocalCoordination(None), Workforce(1, {}).hands)
     made.use_rules(rules)
     return made
+
+
+PLAIN = "sha256:" + "ab" * 16  # as workers name a credential
 
 
 class State:
@@ -84,6 +88,7 @@ class State:
         return True
 
     log_level = "info"
+    digests = ViewerDigests(lambda: b"of the tests")
     under_way: Sequence[LiveRequest] = ()
 
     async def requests(self, limit: int) -> Sequence[LiveRequest]:
@@ -123,7 +128,7 @@ class State:
                 moved={("cuda", "http://b:1", "drained"): 3, ("cuda", "http://b:1", "unavailable"): 1},
                 sequences_lost={("cuda", "http://b:1"): 2},
             ),
-            limits={"keys": LimitSnapshot("keys", 5, 2, 1, 1, 3, {"key sha256:ab": AccountSnapshot(3, 1.0)}, True)},
+            limits={"keys": LimitSnapshot("keys", 5, 2, 1, 1, 3, {f"key {PLAIN}": AccountSnapshot(3, 1.0)}, True)},
         )
 
 
@@ -214,7 +219,7 @@ def test_limits_tell_what_was_let_go_and_refused() -> None:
         "in_use": 3,
         "accounts": 1,
         "shared": False,
-        "shown": [{"who": "key sha256:ab", "in_use": 3, "requests": 1.0, "tokens": None}],
+        "shown": [{"who": f"key {State.digests.in_text(PLAIN)}", "in_use": 3, "requests": 1.0, "tokens": None}],
     }
     assert (tokens["routes"], tokens["tokens_per_minute"], tokens["admitted"]) == (["texts"], 100, 0)
     assert 'pointsman_limit_refused_total{limit="keys"} 2.0' in client.get("/metrics").text

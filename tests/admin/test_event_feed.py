@@ -10,7 +10,6 @@ from typing import Any
 from gateway.admin.api_keys import Role
 from gateway.admin.event_feed import Feed
 from gateway.observability.exposition import ExpositionState
-from gateway.protocol.credentials import digest_of
 from tests.admin.test_app import State
 from tests.admin.test_auth import bearer, write_keys
 from tests.support import plain_http
@@ -143,7 +142,7 @@ def test_viewers_read_no_names_of_sessions() -> None:
     assert b"support" not in for_viewer
     seen = dict(read(for_viewer))["decision"]
     assert seen["facts"]["header"]["x-tier"] == "gold" and seen["facts"]["parameter"]["n"] == 1
-    assert seen["session"] == seen["facts"]["parameter"]["user"] == digest_of(b"support-1")
+    assert seen["session"] == seen["facts"]["parameter"]["user"] == State.digests.of("support-1")
 
 
 def test_who_reads_slowly_misses_the_oldest() -> None:

@@ -23,6 +23,7 @@ from gateway.limits.prices import Prices
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.supervision.budgets import BudgetLedger
+from gateway.supervision.viewer_digests import ViewerDigests
 from tests.dataplane.stage import until
 from tests.support.redis_server import RedisServer
 from tests.support.shared_redis import stored
@@ -320,6 +321,30 @@ class Pool:
 def spent(clock: Clock, tenant: str, requests: int) -> Spent:
     start = bounds_of(BudgetWindow.DAY, clock.now)[0]
     return Spent("w", 1, {DAILY.id: WindowSpending(start, {(tenant,): Spending(requests, 0, 0)})})
+
+
+def test_people_read_keyed_digests_of_sessions(tmp_path: Path) -> None:
+    """Accounts of sessions are listed, exported and reset by digests with the gateway's secret: the plain ones, which
+    the store has, could be tried."""
+    clock = Clock("2026-11-23T12:00")
+    spec = BudgetSpec("s", BudgetWindow.DAY, per=("session",), requests=10)
+    name = account_name(spec, b"joe", is_verified=False)
+    digests = ViewerDigests(lambda: b"secret")
+    (keyed,) = map(digests.in_text, name)
+    assert keyed == digests.of("joe") != name[0]
+
+    async def scene() -> None:
+        ledger = BudgetLedger(Pool(), None, tmp_path, Ledger(clock), digests=digests)
+        await ledger.open([spec])
+        start = bounds_of(BudgetWindow.DAY, clock.now)[0]
+        ledger.receive(Spent("w", 1, {spec.id: WindowSpending(start, {name: Spending(3, 0, 0)})}))
+        assert [each.name for each in ledger.accounts(spec)] == [(keyed,)]
+        assert [each.account for each in ledger.uses()["s"].shown] == [keyed]
+        assert ledger.reset(spec, name) is None
+        assert ledger.reset(spec, (keyed,)) == Spending(3, 0, 0)
+        await ledger.close()
+
+    asyncio.run(scene())
 
 
 def test_counts_survive_a_restart_without_redis(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gateway.config.rule_files import digest_of
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.version import Version
 from gateway.supervision.rule_distribution import KEY, RuleSharing
-from gateway.supervision.rule_signature import RuleSignature, read_signature
+from gateway.supervision.rule_signature import RuleSignature, read_shared_secret
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
 from tests.support.redis_server import RedisServer, program
@@ -270,7 +270,9 @@ def test_gateways_with_a_secret_take_signed_rules_alone(
     secret.chmod(0o600)
 
     async def scene(store: BoundedRedis) -> None:
-        sharing, looking = [RuleSharing(book, store, "x", read_signature(secret)) for book in (one, other)]
+        sharing, looking = [
+            RuleSharing(book, store, "x", RuleSignature(read_shared_secret(secret))) for book in (one, other)
+        ]
         redis_server.client.hset(KEY, one.base, of_stranger(one, text.replace("name: all", "name: strange")))
         assert not await looking.look()
         await one.activate({"rules.yaml": elsewhere}, "anna")
@@ -293,6 +295,6 @@ def test_a_weak_secret_is_refused(tmp_path: Path, content: str, mode: int, why: 
     (tmp_path / "secret").write_text(content)
     (tmp_path / "secret").chmod(mode)
     with pytest.raises(ValueError, match=why):
-        read_signature(tmp_path / "secret")
+        read_shared_secret(tmp_path / "secret")
     with pytest.raises(ValueError, match="none cannot be read: there is no such file"):
-        read_signature(tmp_path / "none")
+        read_shared_secret(tmp_path / "none")

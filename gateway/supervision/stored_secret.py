@@ -1,5 +1,4 @@
-"""The secret of a gateway's names for shared memory regions: a file, since engines keep regions while a gateway
-restarts."""
+"""Secrets that a gateway makes for itself, in files of its data folder, so that they outlive it."""
 
 from __future__ import annotations
 
@@ -14,15 +13,17 @@ _log = logging.getLogger("pointsman")
 _BYTES = 32
 
 
-class RegionSecret:
-    """The secret in a folder; without one, or where it cannot be written, one of this process."""
+class StoredSecret:
+    """A secret in a folder; without one, or where it cannot be written, one of this process."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._path = folder / "shared_memory_secret" if folder is not None else None
+    def __init__(self, folder: Path | None, name: str, loss: str) -> None:
+        """`loss` is what a restart costs where the file cannot be written, for the log."""
+        self._path = folder / name if folder is not None else None
+        self._loss = loss
         self._secret: bytes | None = None
 
     def stored(self) -> bytes | None:
-        """The secret, where clients have shared memory before."""
+        """The secret, where it was needed before."""
         if self._secret is None and self._path is not None:
             with suppress(OSError):
                 secret = self._path.read_bytes()
@@ -50,6 +51,14 @@ class RegionSecret:
                 os.close(descriptor)
             partial.rename(self._path)
         except OSError as error:
-            _log.warning(
-                "after a restart, clients must register shared memory again: cannot write %s: %s", self._path, error
-            )
+            _log.warning("after a restart, %s: cannot write %s: %s", self._loss, self._path, error)
+
+
+def region_secret(folder: Path | None) -> StoredSecret:
+    """That of the names of shared memory regions at engines, which keep regions while a gateway restarts."""
+    return StoredSecret(folder, "shared_memory_secret", "clients must register shared memory again")
+
+
+def digest_secret(folder: Path | None) -> StoredSecret:
+    """That of the digests that stand for sessions."""
+    return StoredSecret(folder, "digest_secret", "other digests stand for sessions")
