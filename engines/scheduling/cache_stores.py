@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from engines.core.messages import InferResponse, TensorData
 from engines.scheduling.interfaces import Clock
+from gateway.protocol.conversion.tensors import split_elements
 from gateway.protocol.datatypes import DATATYPES, data_bytes
 
 # The overhead of an entry: a few objects.
@@ -171,7 +173,10 @@ def decode(value: bytes) -> InferResponse:
             raise ValueError(f"{name!r} is no tensor")
         if datatype not in DATATYPES or data_bytes(datatype, tuple(shape)) not in (size, None):
             raise ValueError(f"{size} bytes are no {datatype} of shape {shape}")
-        outputs.append(TensorData(name, datatype, tuple(shape), value[start : start + size]))
+        data = value[start : start + size]
+        if datatype == "BYTES":
+            split_elements(data, prod(shape))  # as many as its shape has, and no longer than what is there
+        outputs.append(TensorData(name, datatype, tuple(shape), data))
         start += size
     if start != len(value):
         raise ValueError(f"a response of {start} bytes is stored as {len(value)}")

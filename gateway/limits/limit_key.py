@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.config.limit_specs import BudgetSpec, LimitSpec
 from gateway.config.specs import IdentitySpec
+from gateway.limits.budget_window import OTHERS
 from gateway.protocol.credentials import digest_of, is_credential
 from gateway.protocol.principal import KEY_FIELD
 from gateway.protocol.sequence import read_name, read_text, record_name
@@ -130,9 +131,15 @@ def account_name(spec: BudgetSpec, limit_key: LimitKey, *, is_verified: bool) ->
     return tuple(
         digest_of(value)
         if value and not (part == "key" and is_verified) and (part == "session" or is_credential(part))
-        else value.decode("latin-1")
+        else _account_text(value)
         for part, value in zip(spec.per, values, strict=False)
     )
+
+
+def _account_text(value: bytes) -> str:
+    """A value as rules write it; no client names the account that others share."""
+    text = read_text(value)
+    return text if text != OTHERS else value.decode("latin-1")
 
 
 def shown(spec: LimitSpec, limit_key: LimitKey) -> str:
@@ -146,5 +153,5 @@ def _shown(part: str, value: bytes) -> str:
         return "(none)"
     if part == "session" or is_credential(part):
         return digest_of(value)
-    text = value.decode("latin-1")
+    text = read_text(value)
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_SHOWN])

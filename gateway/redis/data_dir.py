@@ -8,10 +8,11 @@ import re
 import shutil
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 
 # sockaddr_un holds 104 bytes on macOS and 108 on Linux, the closing zero among them.
 _MAX_SOCKET_BYTES = 103
@@ -64,6 +65,28 @@ def find_server() -> Path:
     return Path(found)
 
 
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user, and no link."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
+def _short_folder(path: Path) -> Path:
+    """A folder of /tmp for the socket: the same for each gateway on this folder, which has a link to it, by a random
+    name, so that nobody else can make it first. Raises: OSError."""
+    link = path / "socket"
+    with (path / "socket.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(OSError):
+            folder = link.readlink()
+            if _is_own(folder):
+                return folder
+        link.unlink(missing_ok=True)
+        folder = Path(mkdtemp(prefix=f"pointsman-{os.getuid()}-", dir="/tmp"))
+        link.symlink_to(folder)
+        return folder
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFolder:
     """The folder of one server: its append-only file, its log, its lock, and, where the path is short enough, its
@@ -81,19 +104,16 @@ class ServerFolder:
         """
         path = data_dir.absolute() / "redis"
         socket = path / "redis.sock"
-        if len(os.fsencode(socket)) > _MAX_SOCKET_BYTES:  # the same short place for each gateway on this folder
-            digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
-            socket = Path(f"/tmp/pointsman-{os.getuid()}-{digest}") / "redis.sock"
-        for folder in {path, socket.parent}:
-            try:
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                status = folder.lstat()
-            except OSError as error:
-                why = error.strerror or error
-                raise EmbeddedError(f"{folder} cannot be made: {why}; choose a place with --data-dir") from error
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or not os.access(folder, os.W_OK):
-                raise EmbeddedError(f"{folder} is not a folder of this user; choose a place with --data-dir")
-            folder.chmod(0o700)
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not _is_own(path) or not os.access(path, os.W_OK):
+                raise EmbeddedError(f"{path} is not a folder of this user; choose a place with --data-dir")
+            path.chmod(0o700)
+            if len(os.fsencode(socket)) > _MAX_SOCKET_BYTES:
+                socket = _short_folder(path) / "redis.sock"
+        except OSError as error:
+            why = error.strerror or error
+            raise EmbeddedError(f"{path} cannot be made: {why}; choose a place with --data-dir") from error
         return cls(path, socket)
 
     @property

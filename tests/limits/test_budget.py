@@ -241,6 +241,14 @@ def test_reports_of_many_accounts_come_in_parts(monkeypatch: pytest.MonkeyPatch)
         assert len(gateway.ledger.totals()[DAILY.id].accounts) == known
 
 
+def test_overrides_have_names_in_any_language() -> None:
+    """An override for a tenant whose name is not ASCII counts: its account has the text that rules have."""
+    spec = BudgetSpec("b", BudgetWindow.DAY, per=("tenant",), requests=1, overrides={"café": BudgetAmounts(requests=9)})
+    for name in ("café".encode(), "café".encode("latin-1")):
+        account = account_name(spec, name, is_verified=True)
+        assert (account, spec.amounts(account).requests) == (("café",), 9)
+
+
 def test_accounts_have_no_secrets_in_their_names() -> None:
     """A key that is not verified, a credential in a field and a session stand as digests; a verified key has an id."""
     per = ("tenant", "header:x-tier", "key", "header:x-goog-api-key", "header:x-auth-token", "session")

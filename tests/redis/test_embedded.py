@@ -216,6 +216,24 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, program: Path) -> None:
     run(scene)
 
 
+def test_another_user_cannot_take_the_short_socket(tmp_path: Path) -> None:
+    """The folder in /tmp has a random name, which the data folder keeps; one that is gone, or is not this user's,
+    is replaced by another."""
+    deep = tmp_path / ("d" * 100)
+    found = []
+    for _ in range(2):
+        socket = ServerFolder.make(deep).socket
+        assert ServerFolder.make(deep).socket == socket
+        socket.parent.rmdir()
+        found.append(socket.parent)
+        socket.parent.symlink_to(tmp_path)  # of somebody who has seen the name
+    socket = ServerFolder.make(deep).socket
+    assert len({socket.parent, *found}) == 3 and socket.parent.stat().st_mode & 0o777 == 0o700
+    socket.parent.rmdir()
+    for folder in found:
+        folder.unlink()
+
+
 def test_a_folder_that_cannot_be_had_is_named(tmp_path: Path) -> None:
     """A data directory below a file is refused, and the error names the option to choose another."""
     (tmp_path / "file").touch()

@@ -135,7 +135,8 @@ class FakeInstance:
 
 
 def answer_of(call: InferenceCall) -> InferResponse:
-    return InferResponse((TensorData("OUT", "BYTES", (1,), call.request.id.encode()),))
+    id = call.request.id.encode()
+    return InferResponse((TensorData("OUT", "UINT8", (len(id),), id),))
 
 
 class RecordedReplies:

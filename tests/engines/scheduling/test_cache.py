@@ -149,6 +149,8 @@ def stored(outputs, parameters=None, data=b"\x04\0\0\0"):
         stored([["sum", "INT32", [1], 4]], parameters={"a": [1]}),
         stored({"sum": 1}),
         stored([["sum", "INT32", [1], 4]], data=b"12345678"),
+        stored([["text", "BYTES", [1], 4]]),  # an element of four bytes that are not there
+        stored([["text", "BYTES", [2], 5]], data=b"\1\0\0\0a"),
     ],
 )
 def test_what_no_host_has_written_is_a_miss(value):
