@@ -40,6 +40,7 @@ DEFAULT_REASONS = (
 
 Reasons = tuple[FallbackReason, ...]
 NO_REASONS: Reasons = ()
+DOWN: Reasons = (FallbackReason.DOWN,)
 
 _OF_ERRORS: dict[ErrorKind, Reasons] = {
     ErrorKind.NO_HEALTHY_ENDPOINT: (FallbackReason.DOWN,),

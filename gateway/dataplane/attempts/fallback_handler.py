@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
+from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.capture import BoundedCopy
 from gateway.dataplane.context.fallbacks import takes_requests
@@ -23,9 +24,8 @@ from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.observability.metrics import FallbackKey
-from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.fallback_reasons import FallbackReason, Reasons, reasons_of_error, reasons_of_reply
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.fallback_reasons import DOWN, Reasons, reasons_of_error, reasons_of_reply
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
 from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead
@@ -35,7 +35,6 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _SEQUENCE = b'"sequence_id"'
 # An error reply that is longer goes to the client as it comes.
 _MAX_HELD_BYTES = 64 * 1024
-_DOWN = (FallbackReason.DOWN,)
 
 
 class FallbackHandler(InterposedHandler):
@@ -94,13 +93,10 @@ class FallbackHandler(InterposedHandler):
         now, first = monotonic(), self._route_target
         if takes_requests(first.engine, now) or first.fallbacks is None or not self._may_go_elsewhere():
             return False
-        target = first.fallbacks.find(_DOWN, now, was_admitted=False)
+        target = first.fallbacks.find(DOWN, now, was_admitted=False)
         if target is None or not takes_requests(target.engine, now):
             return False
-        kind = ErrorKind.NO_HEALTHY_ENDPOINT
-        first.series(None).count_error(kind.value)
-        if first.meter is not None and self._request.plan.is_inference:
-            first.meter.failed(self._rated_id, kind, True, self._body.size)
+        count_passed_over(first, self._rated_id, self._body.size, is_inference=self._request.plan.is_inference)
         self._go_to(target, 0)
         return True
 
@@ -225,12 +221,8 @@ class FallbackHandler(InterposedHandler):
     def _go_to(self, target: RouteTarget, status: int) -> None:
         """Have the fallback's engine answer; `status` is that of the reply which is left."""
         left, self._route_target, self._held = self._route_target, target, None
-        reason = target.spec.stands_in_for
-        assert reason is not None
-        key = FallbackKey(left.spec.route, left.spec.engine, target.spec.engine, reason.value)
-        self.plane.metrics.fallbacks[key] += 1
-        if left.meter is not None and self._request.plan.is_inference:
-            left.meter.fell_back(self._rated_id, status)
+        is_inference = self._request.plan.is_inference
+        count_fallback(self.plane.metrics, left, target, self._rated_id, status, is_inference=is_inference)
         if not self._body_ended:
             self._client.resume_body()
         self._start(b"".join(self._body.pieces))

@@ -9,7 +9,7 @@ unknown method                                                      RefusedCall
 grpc.health, reflection                                             HealthCall, ReflectionCall
 about the fleet                                                     GrpcToRestCall, with FleetOperation
 about a model, unary        (UnaryCall reads what the rules need)
-                            engine with gRPC                        UnaryRelay
+                            engine with gRPC                        UnaryRelay, with fallbacks FallbackRelay
                             engine with REST alone, conversation    GrpcToRestCall, with the handlers of REST
 ModelStreamInfer            (StreamCall decides for each message)
                             engine with gRPC                        UpstreamStream
@@ -25,11 +25,15 @@ from math import inf
 from time import monotonic, time
 
 from gateway.auth.identity import EXPIRED, UnverifiedError
+from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
 from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
+from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.interfaces import Serve
-from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_target
+from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_with_fallbacks
 from gateway.dataplane.dispatch.verification import UnverifiedCall
+from gateway.dataplane.grpc.fallback_relay import FallbackRelay, may_go_elsewhere
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import SERVICE_CALLS, RefusedCall
 from gateway.dataplane.grpc.message_body import MessageBody
@@ -42,8 +46,9 @@ from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
 from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.fallback_reasons import DOWN
 from gateway.protocol.operations import Operation
-from gateway.protocol.sequence import AnySession
+from gateway.protocol.sequence import AnySession, Sequence
 from gateway.wire.http2.fields import GRPC, Block
 from gateway.wire.http2.stream import Stream
 
@@ -128,13 +133,44 @@ def _maker_of_known(head: CallHead) -> MakeCall:
 def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:
     route_target = target.route_target
     if route_target.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
-        relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
-        if route_target.shadow is not None:
-            relay.mirror()
+        if route_target.is_plain:
+            relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
+        elif _passes_over(call, message, route_target, session):
+            return
+        else:
+            relay = _relay_of(call, message, target, session)
         call.stream.receiver = relay
         relay.attempts.start(call.started_at if message.is_complete else monotonic())
     else:
         convert(call.client, call.stream, call.head, message, target, session, serve_mirrored)
+
+
+def _relay_of(call: UnaryCall, message: MessageBody, target: CallTarget, session: AnySession | None) -> UnaryRelay:
+    """The relay of a call whose target has fallbacks or a shadow; a sequence stays where it is."""
+    route_target = target.route_target
+    if route_target.fallbacks is None or isinstance(session, Sequence):
+        relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
+    else:
+        relay = FallbackRelay(call, message, target, session, _relay_or_convert)
+    if route_target.shadow is not None:
+        relay.mirror()
+    return relay
+
+
+def _passes_over(call: UnaryCall, message: MessageBody, left: RouteTarget, session: AnySession | None) -> bool:
+    """Whether the call goes to a fallback at once, since no endpoint of the engine takes requests."""
+    now, head, rpc = monotonic(), call.head, call.head.plan.rpc
+    if left.fallbacks is None or isinstance(session, Sequence) or takes_requests(left.engine, now):
+        return False
+    target = left.fallbacks.find(DOWN, now, was_admitted=left.was_admitted) if may_go_elsewhere(message) else None
+    if target is None or not takes_requests(target.engine, now):
+        return False
+    is_inference = rpc is not None and rpc.operation is Operation.INFER
+    rated_id = head.plan.rater + (head.id or b"")
+    count_passed_over(left, rated_id, message.size, is_inference=is_inference)
+    count_fallback(call.client.plane.metrics, left, target, rated_id, 0, is_inference=is_inference)
+    _relay_or_convert(call, message, head.plan.target(target), session)
+    return True
 
 
 def _is_conversation(head: CallHead, target: CallTarget) -> bool:
@@ -176,4 +212,4 @@ def _open_backend(
         call.plane.tap.drop(route_target.spec.route, "stream")  # it has no single answer to compare
     if route_target.engine.speaks_grpc and route_target.spec.history is None and route_target.replay is None:
         return UpstreamStream(call, target, session)
-    return RestBackendStream(call, target, session, client, head, serve_target)
+    return RestBackendStream(call, target, session, client, head, serve_with_fallbacks)

@@ -60,6 +60,9 @@ class CompleteMessage:
     def keep_up_to(self, size: int) -> None:
         """All of it is at hand."""
 
+    def keep(self) -> None:
+        """All of it is at hand."""
+
     @property
     def prompt(self) -> bytes | None:
         """What a language model would read of it."""
@@ -100,7 +103,7 @@ class PiecewiseMessage:
         self._is_compressed = False
         self._plain: bytes | None = None  # the whole message, decompressed
         self._reader: NamesReader | None = None
-        self._was_taken = False
+        self._was_taken = self._is_kept = False
         self.size = 0
         self.is_complete = False
         self.can_be_sent_again = True
@@ -141,7 +144,7 @@ class PiecewiseMessage:
     def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         """All that has come so far, ready to be sent; `model` replaces the model's name. `keeps`: it may be sent twice;
         otherwise little is held, for an endpoint that refuses it untouched."""
-        if not keeps:
+        if not keeps and not self._is_kept:
             self._replay_bytes = min(self._replay_bytes, _CHEAP_BYTES)
         self._was_taken = True
         data = self._joined()
@@ -169,6 +172,10 @@ class PiecewiseMessage:
     def keep_up_to(self, size: int) -> None:
         """It may be needed again though it is longer than others that are kept."""
         self._replay_bytes = max(self._replay_bytes, size)
+
+    def keep(self) -> None:
+        """Another engine may need it: it is held up to `retry_body_bytes`."""
+        self._is_kept = True
 
     @property
     def prompt(self) -> bytes | None:

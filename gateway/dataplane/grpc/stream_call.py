@@ -51,7 +51,7 @@ class StreamCall(ClientCall):
         self.plane = plane = client.plane
         self._open_backend = open_backend
         limits = plane.settings.limits
-        self._router = StreamRouter(head, plane.affinity)
+        self._router = StreamRouter(head, plane)
         self.has_one_request = decided is not None  # a response is due, and the engine's time limits apply
         if decided is not None:
             self._router.keep(*decided)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
 from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.prepared_head import undecided
-from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.fallback_reasons import DOWN
 from gateway.protocol.infer_message_head import Names, facts_or_error
 from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing.decision import Undecided
@@ -19,6 +22,7 @@ from gateway.wire.grpc import PREFIX_BYTES
 
 Key = tuple[bytes, bytes]  # a model and its version, as the client names them
 
+_SEQUENCE = b"sequence_id"
 
 # Of most streams, which need not know it. Never changed.
 _NOTHING: dict[Key, bool] = {}
@@ -28,10 +32,11 @@ class StreamRouter:
     """The targets of one stream. A model's messages go where its first one went, so that a sequence stays on its
     endpoint; only where the rules read bodies or sessions is each message decided by itself."""
 
-    def __init__(self, head: CallHead, affinity: SessionAffinity) -> None:
+    def __init__(self, head: CallHead, plane: DataPlane) -> None:
         self._head = head
         self._plan = head.plan
-        self._affinity = affinity
+        self._affinity = plane.affinity
+        self._metrics = plane.metrics
         self.reads_sessions = bool(head.plan.snapshot.session_field)
         self._by_model: dict[Key, CallTarget] = {}
         self._sessions: dict[CallTarget, AnySession | None] = {}
@@ -115,12 +120,28 @@ class StreamRouter:
         if isinstance(decision, Undecided):
             raise undecided(decision, self._plan.facts(names))
         target, chosen_by = decision
+        if target.route_target.fallbacks is not None:
+            target = self._with_able_engine(target, chosen_by, data if plain is None else plain)
         if is_by_content:
             target = self._of_all_units(target)
             self._sessions.setdefault(target, chosen_by)
         else:
             self.keep(key, target, chosen_by)
         return target
+
+    def _with_able_engine(self, target: CallTarget, session: AnySession | None, message: bytes) -> CallTarget:
+        """The target, or that of its fallback where no endpoint of its engine takes requests. A sequence stays."""
+        left, now, head = target.route_target, monotonic(), self._head
+        if isinstance(session, Sequence) or _SEQUENCE in message or takes_requests(left.engine, now):
+            return target
+        assert left.fallbacks is not None
+        found = left.fallbacks.find(DOWN, now, was_admitted=False)
+        if found is None or not takes_requests(found.engine, now):
+            return target
+        rated_id = self._plan.rater + (head.id or b"")
+        count_passed_over(left, rated_id, len(message), is_inference=True)
+        count_fallback(self._metrics, left, found, rated_id, 0, is_inference=True)
+        return self._plan.target(found)
 
     def _of_all_units(self, target: CallTarget) -> CallTarget:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""

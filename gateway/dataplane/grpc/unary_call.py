@@ -29,6 +29,7 @@ class UnaryCall(CallHandler):
         "_is_looking_up",
         "_is_over",
         "_message",
+        "_settled",
         "_take_over",
         "client",
         "head",
@@ -44,6 +45,7 @@ class UnaryCall(CallHandler):
         self._message: MessageBody | None = None
         self.started_at = self._active_at = monotonic()
         self._is_looking_up = False  # its session, in Redis
+        self._settled: tuple[CallTarget, AnySession | None] | None = None  # where it goes once its message is whole
         self._is_over = False
 
     # Events of the client's stream
@@ -70,7 +72,10 @@ class UnaryCall(CallHandler):
                 stream.credit(len(data))  # as far as the message's limit, since more is needed to decide
             else:
                 self.client.plane.held.release(self)
-            if message.names is not None and not self._is_looking_up:
+            if self._settled is not None:
+                if ended:
+                    self._go(message, *self._settled)
+            elif message.names is not None and not self._is_looking_up:
                 self._decide(message)
         except GatewayError as error:
             self._fail(error)
@@ -150,10 +155,18 @@ class UnaryCall(CallHandler):
 
     def _go(self, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:
         if not self._is_over:
-            self._is_over = True
             if not message.is_complete:
+                if self._waits_for_whole(message, target):
+                    self._settled = target, session
+                    return
                 self.client.plane.held.release(self)
+            self._is_over = True
             self._take_over(self, message, target, session)
+
+    def _waits_for_whole(self, message: MessageBody, target: CallTarget) -> bool:
+        """Whether several engines may get the message, which is held for them."""
+        limits = self.client.plane.settings.limits
+        return target.route_target.fallbacks is not None and message.declared_size <= limits.retry_body_bytes
 
     def _fail(self, error: GatewayError) -> None:
         """Answer a call that no engine gets."""

@@ -89,6 +89,10 @@ class UnaryRelay(GrpcFront, CallHandler):
             tap, route_target = self._client.plane.tap, self._target.route_target
             self._capture = start_capture(tap, route_target, self._request_id, self.attempts.started_at)
 
+    def go_on_with(self, capture: ReplyCapture) -> None:
+        """Capture the call in place of another engine's, which has left it."""
+        self._capture = capture
+
     # Events of the streams
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:

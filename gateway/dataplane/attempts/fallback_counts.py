@@ -1,0 +1,26 @@
+"""How a request is counted that one engine has left to another."""
+
+from __future__ import annotations
+
+from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.observability.metrics import FallbackKey, Metrics
+from gateway.protocol.errors import ErrorKind
+
+
+def count_fallback(
+    metrics: Metrics, left: RouteTarget, target: RouteTarget, rated_id: bytes, status: int, *, is_inference: bool
+) -> None:
+    """The request goes from one target to another; `status` is that of the reply which is left, of HTTP."""
+    reason = target.spec.stands_in_for
+    assert reason is not None
+    metrics.fallbacks[FallbackKey(left.spec.route, left.spec.engine, target.spec.engine, reason.value)] += 1
+    if left.meter is not None and is_inference:
+        left.meter.fell_back(rated_id, status)
+
+
+def count_passed_over(left: RouteTarget, rated_id: bytes, size: int, *, is_inference: bool) -> None:
+    """The engine is not called, since none of its endpoints takes requests; `size` is that of the body."""
+    kind = ErrorKind.NO_HEALTHY_ENDPOINT
+    left.series(None).count_error(kind.value)
+    if left.meter is not None and is_inference:
+        left.meter.failed(rated_id, kind, True, size)
