@@ -398,3 +398,19 @@ def test_kept_connections_go_on(tmp_path: Path) -> None:
         assert OK.endswith((await client.ask(post())).body)
 
     scene(tmp_path, play, writes(http(503, b"{}")))
+
+
+def test_a_shadow_gets_what_the_client_got(tmp_path: Path) -> None:
+    """A mirrored request that falls back is captured once, with the fallback's reply."""
+    captures: list[tuple[bytes, bytes]] = []
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        it.plane.tap.is_open_for = lambda route, most: True  # type: ignore[method-assign]
+        it.plane.tap.give = lambda facts, request, answer, most: captures.append((b"".join(request), b"".join(answer)))  # type: ignore[method-assign]
+        from_second(await it.ask(post(INFER, b'{"inputs":[]}')), "overloaded")
+        [(request, answer)] = captures
+        assert request == b'{"inputs":[]}'
+        assert answer.startswith(b"HTTP/1.1 200") and b"x-pointsman-fallback: overloaded" in answer
+
+    shadow = "[second], shadow: {engine: second, sample: 100%}"
+    scene(tmp_path, play, writes(http(503, b"{}")), fallback=shadow)
