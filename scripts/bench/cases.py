@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench import messages
 from bench.constant_rate import SHARES, ConstantRate, capacity, run_at_rate
 from bench.load import LoadSpec, run_load
-from bench.messages import EXCHANGES, upstream_of
+from bench.messages import EXCHANGES, KEYED, upstream_of
 from bench.processes import BenchError
 from bench.programs import Running
 from bench.samples import Case, Results, Sample, sample_of
@@ -25,7 +25,7 @@ class HttpCase(Case):
     exchange: str
     connections: int | None = None  # None: as --connections says
     unique_heads: bool = False
-    has_many_routes: bool = False  # for proxies of its own, see `MIXED_PROXIES`
+    setup: str = "plain"  # the proxies of the case, see `SETUPS`
 
     @property
     def may_use_wrk(self) -> bool:
@@ -37,18 +37,19 @@ CASES = {
     for case in (
         HttpCase(name="small", title="small JSON infer", exchange="small"),
         HttpCase(name="unique", title="small JSON infer, every head unique", exchange="small", unique_heads=True),
+        HttpCase(name="keys", title="small JSON infer, without and with API keys", exchange="small", setup="keys"),
         HttpCase(
             name="mixed",
             title="500 users, 40 models, every head and body unique",
             exchange="mixed",
-            has_many_routes=True,
+            setup="mixed",
         ),
         *(
             HttpCase(
                 name=name,
                 title=f"mixed, at {share:.0%} of the requests/s that Envoy can serve",
                 exchange="mixed",
-                has_many_routes=True,
+                setup="mixed",
                 share=share,
             )
             for name, share in SHARES.items()
@@ -88,7 +89,7 @@ class Loader:
             at_rate = ConstantRate("http", port, rate, self.seconds, groups, reply_bytes)
             return sample_of(case, running.name, round_number, run_at_rate(at_rate, self.cores))
         spec = LoadSpec(
-            exchange=case.exchange,
+            exchange="keys" if running.name == KEYED else case.exchange,
             port=port,
             connections=case.connections or self.connections,
             seconds=self.seconds,
@@ -121,6 +122,10 @@ def answer_of(running: Running, exchange_name: str) -> tuple[int, bytes]:
 
 def check_mixed_answers(running: Running) -> None:
     _check_first(running, "mixed")
+
+
+def check_keyed_answers(running: Running) -> None:
+    _check_first(running, "keys" if running.name == KEYED else "small")
 
 
 def _check_first(running: Running, exchange: str) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from bench.medians import MEGABYTE, Verdict, added_p50_at_most_envoys, against, cpu, p99, rate, throughput
+from bench.medians import MEGABYTE, Verdict, added_cpu, added_p50_at_most_envoys, against, cpu, p99, rate, throughput
 from bench.memory import MemorySample
+from bench.messages import KEYED
 from bench.samples import Results
 
 
@@ -19,6 +20,13 @@ def verdicts(results: Results) -> list[Verdict]:
         against(results, "CPU of a mixed infer <= 0.75 of Envoy's", "µs", "mixed", cpu, 0.75),
         against(results, "p99 of mixed infers at 60 % load <= Envoy's", "µs", "rate-60", p99, 1.0),
         against(results, "requests/s of small infers >= 1.3 of Envoy's", "/s", "small", rate, 1.3, is_floor=True),
+        Verdict(
+            "API keys add <= 3 µs of CPU to a small infer",
+            added_cpu(results, "keys", KEYED, "ours"),
+            3.0,
+            "µs",
+            is_floor=False,
+        ),
         against(results, "CPU of a streamed token <= 0.8 of Envoy's", "µs", "sse", cpu, 0.8),
         against(results, "600 KB tensors: MB/s >= 0.9 of Envoy's", "MB/s", "tensor", throughput, 0.9, is_floor=True),
         added_p50_at_most_envoys(results),

@@ -30,6 +30,7 @@ PANELS = (
     ("rate-60", "p99_us", "mixed at 60 % of Envoy's requests/s: p99 µs"),
     ("small", "cpu_us", "small infer: CPU µs/request"),
     ("small", "units_per_second", "small infer: requests/s"),
+    ("keys", "cpu_us", "small infer without and with API keys: CPU µs/request"),
     ("unique", "cpu_us", "unique heads: CPU µs/request"),
     ("tensor", "megabytes_per_second", "600 KB tensors: MB/s"),
     ("sse", "cpu_us", "streams: CPU µs/token"),

@@ -43,6 +43,16 @@ def added_p50(results: Results, proxy: str) -> float | None:
     return statistics.median(added) if added else None
 
 
+def added_cpu(results: Results, case: str, proxy: str, to: str) -> float | None:
+    """CPU of a proxy minus that of another in the same round, in microseconds, median over the rounds."""
+    rounds: dict[int, dict[str, float]] = {}
+    for sample in results.samples:
+        if sample.case == case and sample.cpu_us is not None:
+            rounds.setdefault(sample.round, {})[sample.proxy] = sample.cpu_us
+    added = [each[proxy] - each[to] for each in rounds.values() if proxy in each and to in each]
+    return statistics.median(added) if added else None
+
+
 def cpu(sample: Sample) -> float | None:
     return sample.cpu_us
 

@@ -90,6 +90,11 @@ class Exchange:
         return b"".join(self.parts())
 
 
+# The key of the requests to the gateway that asks for one, which reports under a name of its own.
+API_KEY_ID = "0123456789ab"
+API_KEY = f"pmi-{API_KEY_ID}-{'k' * 43}"
+KEYED = "ours-keys"
+
 EXCHANGES = {
     "small": Exchange(
         path=SMALL_PATH,
@@ -130,10 +135,14 @@ EXCHANGES = {
     ),
 }
 
+EXCHANGES["keys"] = dataclasses.replace(
+    EXCHANGES["small"], headers=(*EXCHANGES["small"].headers, f"Authorization: Bearer {API_KEY}")
+)
+
 
 def upstream_of(exchange: str) -> str:
     """The upstream that answers an exchange: small JSON has one of its own, `bulk` answers all others."""
-    return "small" if exchange in ("small", "mixed") else "bulk"
+    return "small" if exchange in ("small", "keys", "mixed") else "bulk"
 
 
 def session_requests(exchange: Exchange, sessions: int, *, in_body: bool) -> Callable[[], bytes]:

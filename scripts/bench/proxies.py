@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 
-from bench import configs
+from bench import configs, messages
 from bench.processes import Ports, free_port
 from bench.programs import (
     Proxy,
@@ -34,6 +35,14 @@ def _start_nginx(site: Site, upstreams: Ports) -> Running:
     return start_nginx(site, "nginx", config, port, dict.fromkeys(upstreams, port))
 
 
+def _start_keyed(site: Site, upstreams: Ports) -> Running:
+    digest = sha256(messages.API_KEY.encode()).hexdigest()
+    entry = f"- {{id: '{messages.API_KEY_ID}', tenant: bench, hash: 'sha256:{digest}'}}\n"
+    (site.folder / "clients.yaml").write_text(entry)
+    rules = configs.pointsman_rules(upstreams) + "auth: {keys: clients.yaml}\n"
+    return start_pointsman(site, rules, lambda ports: dict.fromkeys(upstreams, ports["http"]), messages.KEYED)
+
+
 def _start_pointsman(rules: Callable[[Ports], str], site: Site, upstreams: Ports) -> Running:
     return start_pointsman(site, rules(upstreams), lambda ports: dict.fromkeys(upstreams, ports["http"]))
 
@@ -53,4 +62,10 @@ MIXED_PROXIES: dict[str, Proxy[Ports]] = {
     "direct": PROXIES["direct"],
     "envoy": replace(PROXIES["envoy"], start=partial(_start_envoy, configs.mixed_envoy_config)),
     "ours": replace(PROXIES["ours"], start=partial(_start_pointsman, configs.mixed_pointsman_rules)),
+}
+
+# Pointsman without and with API keys, side by side.
+KEYED_PROXIES: dict[str, Proxy[Ports]] = {
+    "ours": PROXIES["ours"],
+    messages.KEYED: Proxy(messages.KEYED, pointsman_version, _start_keyed),
 }

@@ -8,16 +8,22 @@ from functools import partial
 from rich.progress import Progress
 
 from bench import configs, memory
-from bench.cases import CASES, Loader, answer_of, check_answers, check_mixed_answers
+from bench.cases import CASES, Loader, answer_of, check_answers, check_keyed_answers, check_mixed_answers
 from bench.command import Plan
 from bench.processes import BenchError, Ports, free_port, raise_file_limit, tree
 from bench.programs import Proxy, Running, Site, nginx_path, start_nginx, start_on_port
-from bench.proxies import MIXED_PROXIES, PROXIES
+from bench.proxies import KEYED_PROXIES, MIXED_PROXIES, PROXIES
 from bench.rounds import interleave, stage
 from bench.samples import Results
 from bench.wrk import wrk_path
 
 MEMORY = "memory"
+# The proxies of each setup, and what checks their answers.
+SETUPS = {
+    "plain": (PROXIES, check_answers),
+    "keys": (KEYED_PROXIES, check_keyed_answers),
+    "mixed": (MIXED_PROXIES, check_mixed_answers),
+}
 ALL_CASES = {**{name: case.title for name, case in CASES.items()}, MEMORY: "resident memory"}
 
 IDLE_CONNECTIONS = 5_000
@@ -43,13 +49,10 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
             results=results,
         )
         cases = [CASES[name] for name in plan.cases if name != MEMORY]
-        for proxies, check, has_many_routes in (
-            (PROXIES, check_answers, False),
-            (MIXED_PROXIES, check_mixed_answers, True),
-        ):
-            if group := [case for case in cases if case.has_many_routes is has_many_routes]:
-                names = [name for name in plan.proxies if name in proxies]
-                running = [_start(proxies[name], up.proxies, upstreams, check, progress) for name in names]
+        for setup, (proxies, check) in SETUPS.items():
+            if group := [case for case in cases if case.setup == setup]:
+                chosen = [proxy for name, proxy in proxies.items() if name.partition("-")[0] in plan.proxies]
+                running = [_start(proxy, up.proxies, upstreams, check, progress) for proxy in chosen]
                 progress.update(starting, visible=False)
                 interleave(group, running, plan.rounds, loader.sample, progress, results)
                 for each in running:
