@@ -28,6 +28,7 @@ FLOORS = {
     "gateway.rule_versions": 4,
     "gateway.shadow.comparison": 4,
     "gateway.dataplane": 5,
+    "gateway.discovery": 5,  # reports what observability shows
     "gateway.dry_run": 5,
     "gateway.statistics": 5,  # of what observability counts and config bounds
     "gateway.control": 6,

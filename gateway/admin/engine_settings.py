@@ -48,12 +48,12 @@ def add_engine_settings(app: FastAPI, control: ControlPlane) -> None:
         name: str, kind: Kind, _: Viewer, model: Annotated[str, Query(max_length=1000)] = ""
     ) -> JSONResponse:
         """The log or trace settings of each endpoint of an engine."""
-        return await _call(control.book.rules, name, kind, model, "GET", b"")
+        return await _call(control.rules, name, kind, model, "GET", b"")
 
     @app.post(path, tags=["engines"], responses=_ERRORS)
     async def write_settings(name: str, kind: Kind, body: EngineSettings, _: Operator) -> JSONResponse:
         """Write log or trace settings to all endpoints of an engine. Those that succeeded keep them."""
-        return await _call(control.book.rules, name, kind, body.model, "POST", orjson.dumps(body.settings))
+        return await _call(control.rules, name, kind, body.model, "POST", orjson.dumps(body.settings))
 
 
 async def _call(rules: RulesSpec, name: str, kind: Kind, model: str, method: str, body: bytes) -> JSONResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
+from time import time
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query
@@ -14,8 +15,10 @@ from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
 from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import REFUSED, version_json
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.observability.stats import SourceStatus
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.drains import DrainedSince
@@ -76,7 +79,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
     @app.get("/engines", tags=["engines"])
     async def list_engines(_: Viewer) -> Json:
         """Every engine with its endpoints: health, load, traffic, drains. Credentials are never shown."""
-        return {"engines": engines_json(book.rules, await control.exposition(), control.replicas.drained)}
+        return {"engines": engines_json(control.rules.engines, await control.exposition(), control.drained)}
 
     @app.post(f"{path}/drain", tags=["engines"])
     async def drain(name: str, body: DrainRequest, caller: Operator) -> Json:
@@ -102,7 +105,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
         name: str, url: Annotated[str, Query(max_length=1000)], caller: Admin, reason: Reason = ""
     ) -> Json:
         """Remove an endpoint from an engine: it gets no new work, and requests under way end there."""
-        check_endpoint(book.rules, name, url.rstrip("/"))
+        check_listed(control, name, url.rstrip("/"))
         edit = partial(editor.remove_endpoint, engine=name, url=url)
         reason = reason or f"{url} is removed from engine '{name}'"
         version = await manager.use(book.change(edit, caller.name, reason))
@@ -111,7 +114,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
     @app.post(f"{path}/weight", tags=["engines"], responses=CHANGED)
     async def set_weight(name: str, body: EndpointWeight, caller: Admin) -> Json:
         """Set an endpoint's share of its engine's work."""
-        check_endpoint(book.rules, name, body.url.rstrip("/"))
+        check_listed(control, name, body.url.rstrip("/"))
         edit = partial(editor.set_endpoint_weight, engine=name, url=body.url, weight=body.weight)
         reason = body.reason or f"{body.url} of engine '{name}' has weight {body.weight:g}"
         version = await manager.use(book.change(edit, caller.name, reason))
@@ -121,7 +124,7 @@ def add_engines(app: FastAPI, control: ControlPlane) -> None:
 async def _drain(control: ControlPlane, name: str, body: DrainRequest, caller: Caller, *, is_draining: bool) -> Json:
     # An endpoint that the rules no longer name may still be drained, and can be put in use again.
     if is_draining or (name, body.url) not in control.replicas.drained:
-        check_endpoint(control.book.rules, name, body.url)
+        check_endpoint(control.rules, name, body.url)
     by = caller.name if caller.id else body.by
     is_shared = await control.replicas.drain((name, body.url), is_draining, by)
     return {"engine": name, "url": body.url, "draining": is_draining, "shared": is_shared}
@@ -134,11 +137,22 @@ def check_endpoint(rules: RulesSpec, name: str, url: str | None = None) -> None:
         raise unknown("engine", name, rules.engines)
     urls = [endpoint.url for endpoint in engine.endpoints]
     if url is not None and url not in urls:
-        raise HTTPException(404, f"engine '{name}' has no endpoint {url}; it has {', '.join(urls)}")
+        raise HTTPException(404, f"engine '{name}' has no endpoint {url}; it has {', '.join(urls) or 'none'}")
+
+
+def check_listed(control: ControlPlane, name: str, url: str) -> None:
+    """Raises: HTTPException where the rules do not list the endpoint."""
+    listed, found = control.book.rules, control.rules.engines.get(name)
+    if found is not None and found.sources:
+        is_listed = any(each.url == url for each in listed.engines[name].endpoints)
+        if not is_listed and any(each.url == url for each in found.endpoints):
+            labels = ", ".join(source.label for source in found.sources)
+            raise HTTPException(409, f"{url} is found by {labels}, and not listed by the rules: change it there")
+    check_endpoint(listed, name, url)
 
 
 def engines_json(
-    rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], DrainedSince]
+    engines: Mapping[str, EngineSpec], state: ExpositionState, drained: Mapping[tuple[str, str], DrainedSince]
 ) -> list[Json]:
     """Every engine with its endpoints, without credentials."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -153,12 +167,17 @@ def engines_json(
         for place, number in state.sessions.sequences_lost.items():
             counts[place]["sequences_lost"] += number
 
-    def endpoint_json(place: tuple[str, str], grpc: str | None, weight: float) -> Json:
+    sources: dict[str, list[SourceStatus]] = defaultdict(list)
+    for status in state.sources:
+        sources[status.engine].append(status)
+
+    def endpoint_json(place: tuple[str, str], spec: EndpointSpec) -> Json:
         condition, since, load = state.health.get(place), drained.get(place), state.loads.get(place)
         return {
             "url": place[1],
-            "grpc": grpc,
-            "weight": weight,
+            "grpc": spec.grpc,
+            "weight": spec.weight,
+            "zone": spec.zone,
             "condition": condition.value if condition is not None else "unknown",
             "draining": {"since": since.since, "by": since.by} if since is not None else None,
             "breaker_open": state.breakers_open.get(place, False),
@@ -174,7 +193,23 @@ def engines_json(
             "name": name,
             "protocol": engine.protocol.value,
             "balance": engine.balance.value,
-            "endpoints": [endpoint_json((name, each.url), each.grpc, each.weight) for each in engine.endpoints],
+            "endpoints": [endpoint_json((name, each.url), each) for each in engine.endpoints],
+            "sources": [_source_json(each) for each in sources[name]],
         }
-        for name, engine in rules.engines.items()
+        for name, engine in engines.items()
     ]
+
+
+def _source_json(status: SourceStatus) -> Json:
+    """A source of endpoints; `age` is the time since its last answer in seconds."""
+    age = max(0.0, time() - status.answered_at) if status.answered_at else None
+    return {
+        "source": status.source,
+        "endpoints": status.endpoints,
+        "leaving": status.leaving,
+        "left_out": status.left_out,
+        "age": round(age, 1) if age is not None else None,
+        "error": status.error or None,
+        "empty": status.is_empty,
+        "failures": status.failures,
+    }

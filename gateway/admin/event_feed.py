@@ -184,7 +184,7 @@ class Feed:
         by_engine = traffic.rates(lambda key: key.engine)
         by_place = traffic.rates(lambda key: (key.engine, key.endpoint))
         by_route = traffic.rates(lambda key: (key.route, key.arm == SHADOW_ARM))
-        engines = engines_json(rules, state, self._control.replicas.drained)
+        engines = engines_json(self._control.rules.engines, state, self._control.drained)
         for engine in engines:
             engine |= _recent_json(by_engine.get(engine["name"]))
             for endpoint in engine["endpoints"]:

@@ -159,7 +159,7 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
     async def show_models(_: Viewer) -> Json:
         """Every model of the engines, and the endpoints where it is ready. V2 engines are queried now; for others this
         is the last result of the probes."""
-        engines = control.book.rules.engines
+        engines = control.rules.engines
         places = places_of(engine for engine in engines.values() if engine.protocol.is_v2)
         outcomes = await _call_all(places, "index", seconds=_LIST_SECONDS)
         index = _index_of(engines, outcomes, (await control.exposition()).models)
@@ -179,12 +179,12 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
         if brings_code and (caller.role < Role.admin or caller.scope):
             text = "'config' and 'file:' are code that engines run: a key of role admin without a scope may send them"
             raise HTTPException(403, f"{text}, not that of {caller.name!r}")
-        return await _control(control.book.rules, name, "load", body)
+        return await _control(control.rules, name, "load", body)
 
     @app.post("/models/{name:session}/unload", tags=["models"], responses=_ERRORS)
     async def unload(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
         """Unload a model at all endpoints at the same time."""
-        return await _control(control.book.rules, name, "unload", body)
+        return await _control(control.rules, name, "unload", body)
 
 
 # By model, then by engine and URL: its versions.

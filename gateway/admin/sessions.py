@@ -51,7 +51,7 @@ def add_sessions(app: FastAPI, control: ControlPlane) -> None:
     @app.post("/sessions/{session:session}/move", tags=["sessions"])
     async def move_session(session: str, move: Move, _: Operator, tenant: Tenant = "") -> Json:
         """Have a session continue at another endpoint, while that one is available."""
-        rules = control.book.rules
+        rules = control.rules
         check_endpoint(rules, move.engine, move.url)
         name = _name(control, session, tenant)
         key = session_key(name)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Literal, NamedTuple
 
 from gateway.config import value_parsers
+from gateway.config.source_specs import SourceSpec
 from gateway.config.value_parsers import (
     ClientShare,
     Count,
@@ -84,6 +85,10 @@ class EndpointSpec:
     @property
     def speaks_grpc(self) -> bool:
         return self.grpc is not None
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.url.startswith(("https:", "grpcs:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +230,8 @@ class EngineSpec:
     envelope: Literal["body", "json", "kserve", "kservev2"] = "body"
     load: LoadSpec = LoadSpec()
     metrics: MetricsSpec = MetricsSpec()
+    # Over which the share of an endpoint that joins or recovers grows to its full one, from a tenth (0: at once)
+    slow_start: Annotated[float, values.between(0.0, 3600.0, values.duration)] = 0.0
     prefix: PrefixSpec = PrefixSpec()
     affinity: AffinitySpec = AffinitySpec()
     health: HealthSpec = HealthSpec()
@@ -232,4 +239,22 @@ class EngineSpec:
     retry: RetrySpec = RetrySpec()
     connections: ConnectionSpec = ConnectionSpec()
     tls: TlsSpec = TlsSpec()
+    sources: tuple[SourceSpec, ...] = ()  # of further endpoints; rules write them among the endpoints
     location: Location | None = None
+
+    @property
+    def declared(self) -> tuple[EndpointSpec | SourceSpec, ...]:
+        return (*self.endpoints, *self.sources)
+
+    @property
+    def speaks_rest(self) -> bool:
+        return all(each.speaks_rest for each in self.declared)
+
+    @property
+    def speaks_grpc(self) -> bool:
+        return all(each.speaks_grpc for each in self.declared)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether some endpoint is, or may be."""
+        return any(each.is_encrypted for each in self.declared)

@@ -14,6 +14,8 @@ from gateway.config import value_parsers
 from gateway.config.credentials import read_credential
 from gateway.config.engine_specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.config.host_access import may_name
+from gateway.config.source_specs import SourceSpec
+from gateway.config.sources import read_endpoint_or_source
 from gateway.protocol.engine_protocols import protocols_with
 from gateway.protocol.llm.templates import read_template as compile_template
 from gateway.yaml import values
@@ -22,21 +24,6 @@ from gateway.yaml.problems import Location
 from gateway.yaml.readers import Reader, Reading, keyed, one_or_many, record_of, scalar
 
 T = TypeVar("T")
-
-_ENDPOINT = record_of("an endpoint", EndpointSpec)
-
-
-def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
-    """Read `{url, grpc, weight}` or a URL; a gRPC URL gives both."""
-    if isinstance(node, Map):
-        endpoint = _ENDPOINT(node, reading)
-    else:
-        url = scalar(value_parsers.endpoint_url)(node, reading)
-        endpoint = None if url is None else EndpointSpec(url)
-    if endpoint is None or not endpoint.url.startswith("grpc"):
-        return endpoint
-    return replace(endpoint, grpc=endpoint.url.partition("://")[2])
-
 
 _TOKENIZER = "tokenizer_config.json"
 
@@ -115,10 +102,10 @@ def _headers(node: Node, reading: Reading) -> Mapping[str, str | None] | None:
 _ENGINE = record_of(
     "an engine",
     EngineSpec,
-    preset=("name",),
+    preset=("name", "sources"),
     api_key=read_credential,
     headers=_headers,
-    endpoints=one_or_many(_endpoint),
+    endpoints=one_or_many(read_endpoint_or_source),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,
     breaker=record_of("breaker", BreakerSpec, statuses=_unique(value_parsers.status, frozenset)),
@@ -131,11 +118,14 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
     if engine is None:
         return None
     assert isinstance(node, Map)
+    written: tuple[EndpointSpec | SourceSpec, ...] = engine.endpoints
+    endpoints = tuple(each for each in written if isinstance(each, EndpointSpec))
+    sources = tuple(dict.fromkeys(each for each in written if isinstance(each, SourceSpec)))
+    engine = replace(engine, endpoints=endpoints, sources=sources)
     _check_endpoints(engine, node, location, reading)
     if engine.tls.key is not None and engine.tls.cert is None:
         reading.error(location, f"engine {name!r} has a tls key without its cert")
-    is_encrypted = any(endpoint.url.startswith(("https:", "grpcs:")) for endpoint in engine.endpoints)
-    if engine.tls != TlsSpec() and not is_encrypted:
+    if engine.tls != TlsSpec() and not engine.is_encrypted:
         reading.warn(location, f"engine {name!r} has tls settings, but no endpoint is https or grpcs")
     for key, why in _idle_keys(engine, node):
         reading.warn(node.entries[key].location, f"{key!r} of engine {name!r} has no effect: {why}")
@@ -143,8 +133,8 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
 
 
 def _check_endpoints(engine: EngineSpec, node: Map, location: Location, reading: Reading) -> None:
-    has_grpc = [endpoint.speaks_grpc for endpoint in engine.endpoints]
-    has_rest = [endpoint.speaks_rest for endpoint in engine.endpoints]
+    has_grpc = [endpoint.speaks_grpc for endpoint in engine.declared]
+    has_rest = [endpoint.speaks_rest for endpoint in engine.declared]
     for has_address, front in ((has_grpc, "gRPC"), (has_rest, "REST")):
         if any(has_address) and not all(has_address):
             what = f"some endpoints of engine {engine.name!r} have an address for {front} and others have none"
@@ -179,12 +169,14 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
     metrics = engine.metrics
     if "metrics" in keys and metrics.path is None:
         found.append(("metrics", "metrics.path says where they are, as :8002/metrics, and is missing"))
-    elif metrics.path is not None and metrics.path[0] != ":" and not all(each.speaks_rest for each in engine.endpoints):
+    elif metrics.path is not None and metrics.path[0] != ":" and not engine.speaks_rest:
         found.append(("metrics", "its endpoints have no REST: metrics.path needs a port, as :8002/metrics"))
     if "affinity" in keys and not balance.by_session:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
     if "prefix" in keys and "prefix" not in idle and not balance.by_prompt:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
+    if "slow_start" in keys and (balance.by_session or balance.by_prompt):
+        found.append(("slow_start", f"balance {engine.balance.value} places requests by what they share"))
     if balance.by_prompt and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
     return found

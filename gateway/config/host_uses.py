@@ -18,7 +18,7 @@ from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem
 
 _VARIABLE = re.compile("\0(.*?)\0")
-_FILE_KEYS = ("file", "chat_template")
+_FILE_KEYS = ("file", "chat_template", "token")
 
 
 class HostUse(NamedTuple):
@@ -89,10 +89,13 @@ def _addresses(engine: EngineSpec) -> list[str]:
     """Where the engine's fields and prompts go: its endpoints, and other ports of theirs that metrics come from."""
     found = []
     for endpoint in engine.endpoints:
-        found += [endpoint.url, *([f"grpc://{endpoint.grpc}"] if endpoint.grpc is not None else [])]
+        name = f" as {endpoint.host}" if endpoint.host is not None else ""
+        found += [endpoint.url + name, *([f"grpc://{endpoint.grpc}"] if endpoint.grpc is not None else [])]
         for path in (engine.metrics.path, engine.load.path):
             if path is not None and path.startswith(":"):
                 found.append(f"port {path[1:].partition('/')[0]} of {endpoint.url}")
+    # Sources find the addresses, and one of Kubernetes sends its token to the server that its label names
+    found += [f"{source.scheme} of {source.label} by {','.join(source.servers)}" for source in engine.sources]
     return found
 
 

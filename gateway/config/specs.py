@@ -7,12 +7,12 @@ its meaning, unit and default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from gateway.config import value_parsers
 from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
-from gateway.config.engine_specs import EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
@@ -213,3 +213,13 @@ class RulesSpec:
     def of_files(self) -> tuple[object, ...]:
         """What is read from other files than the rule files, whose digest does not cover it."""
         return self.auth, self.engines
+
+
+def with_endpoints(rules: RulesSpec, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> RulesSpec:
+    """The same rules with these endpoints of engines that have sources."""
+    found = {
+        name: replace(engine, endpoints=endpoints[name])
+        for name, engine in rules.engines.items()
+        if engine.sources and name in endpoints
+    }
+    return replace(rules, engines={**rules.engines, **found}) if found else rules

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Annotated
 
 from gateway.config.globs import MAX_GLOB, is_exact
@@ -64,6 +65,74 @@ def host_name(text: str) -> str:
     """A name without a port, as certificates and `host` fields have it."""
     if _check_authority(text, f"name {text!r}") is not None or text.startswith("["):
         raise ValueError(f"name {text!r} is not a host name without a port")
+    return text
+
+
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_SRV_NAME = re.compile(r"_[A-Za-z0-9-]{1,62}\._[A-Za-z0-9-]{1,62}\.[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+
+
+def dns_label(text: str) -> str:
+    """The name of a Service or a namespace of Kubernetes (RFC 1035)."""
+    if not _DNS_LABEL.fullmatch(text):
+        raise ValueError(f"name {text!r} is none of Kubernetes': lower case letters, digits and -, at most 63")
+    return text
+
+
+def service_port(text: str) -> str:
+    """A port's number, or its name in Kubernetes."""
+    if text.isdigit():
+        if not 1 <= int(text) <= 65535:
+            raise ValueError(f"port {text}: 1 to 65535")
+        return text
+    return dns_label(text)
+
+
+def dns_name(text: str) -> str:
+    """`name:port`, or the name of SRV records, as `_http._tcp.name`."""
+    if text.startswith("_"):
+        if not _SRV_NAME.fullmatch(text):
+            raise ValueError(f"{text!r} is no name of SRV records: write _PORT._tcp.NAME, without a port")
+        return text
+    host = host_port(text).rpartition(":")[0]
+    if is_address(host):
+        raise ValueError(f"{text!r} has an address: write 'http://{text}' as an endpoint")
+    return text
+
+
+def address_port(text: str) -> str:
+    """The address of a server, with a port or without."""
+    _check_authority(text, f"address {text!r}")
+    host = text.rpartition(":")[0] if text.rpartition("]")[2].count(":") else text
+    if not is_address(host):
+        raise ValueError(f"{text!r} is no address: write 10.0.0.10 or 127.0.0.1:8600")
+    return text
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an address and no name; IPv6 may stand in brackets."""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def api_url(text: str) -> str:
+    """The URL of an API server, which may have a path in front of it."""
+    scheme, _, rest = text.partition("://")
+    authority, slash, path = rest.partition("/")
+    if scheme not in ("http", "https"):
+        raise ValueError(f"URL {text!r} must begin with https:// or http://")
+    _check_authority(authority, f"URL {text!r}")
+    if not re.fullmatch(r"[A-Za-z0-9._~/-]*", path):
+        raise ValueError(f"URL {text!r} has more than a path behind its host")
+    return f"{scheme}://{authority}{slash}{path}".rstrip("/")
+
+
+def file_path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("a path of a file stands here, and this is none")
     return text
 
 

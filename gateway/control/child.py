@@ -76,6 +76,8 @@ class ControlledProcess:
                 plane.set_health(health, models)
             case messages.UpdateHealth(conditions, lists, loads):
                 plane.update_health(conditions, lists, loads)
+            case messages.SetEndpoints(endpoints):
+                plane.set_endpoints(endpoints)
             case messages.SetDrained(endpoints):
                 plane.set_drained(endpoints)
             case messages.SetKeys(keys, is_current):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.auth_specs import ApiKeySpec
-from gateway.config.engine_specs import EngineSpec
+from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.limits.budget_window import SpendingByBudget
@@ -68,6 +68,13 @@ class UpdateHealth:
     health: Mapping[tuple[str, str], Readiness | None] = field(default_factory=dict)
     models: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SetEndpoints:
+    """The endpoints of engines that have sources, by engine: all that they have now."""
+
+    endpoints: Mapping[str, tuple[EndpointSpec, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +251,18 @@ class WorkerFailed:
 
 
 # What holds until another one of its kind comes.
-Setting = SetHealth | SetSpending | SetDrained | SetKeys | SetLogLevel | SetWeights | RenameRegions | Watch | UseReports
+Setting = (
+    SetEndpoints
+    | SetHealth
+    | SetSpending
+    | SetDrained
+    | SetKeys
+    | SetLogLevel
+    | SetWeights
+    | RenameRegions
+    | Watch
+    | UseReports
+)
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
 _Report = QueryReply | CountersPart | Decisions | Audited | Spent | Serving | WorkerFailed

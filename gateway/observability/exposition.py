@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gateway.observability.arm_stats import ArmKey, Feedback
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
-from gateway.observability.stats import BudgetUse, RunFacts, ShadowCounts
+from gateway.observability.stats import BudgetUse, RunFacts, ShadowCounts, SourceStatus
 from gateway.protocol import prometheus_text
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.prometheus_text import PrometheusFamily
@@ -24,6 +24,7 @@ class ExpositionState(CountersSnapshot):
     health: Mapping[tuple[str, str], Readiness] = field(default_factory=dict)  # by engine and endpoint
     models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # the same
     drained: Collection[tuple[str, str]] = ()
+    sources: Sequence[SourceStatus] = ()  # of endpoints
     rules_number: int = 0
     reloads_ok: int = 0
     reloads_refused: int = 0
@@ -115,6 +116,7 @@ def _session_counts(name: str) -> RowsOf:
 _SERIES = ("route", "arm", "engine", "endpoint")
 _PLACE = ("engine", "endpoint")
 _ARM = ("experiment", "arm")
+_SOURCE = ("engine", "source")
 _FAILURES = ("late", "failed", "refused", "skipped")
 
 
@@ -271,13 +273,42 @@ _ENDPOINT_METRICS = (
     _g("breaker_open", "Whether a worker's circuit breaker is open.", _PLACE, _each("breakers_open", bool)),
     _g(
         "endpoint_draining",
-        "Whether an operator has drained the endpoint.",
+        "Whether the endpoint is drained: by an operator, or since it leaves its source.",
         _PLACE,
         lambda state: ((key, key in state.drained) for key in state.breakers_open),
     ),
     _g("engine_running", "Running requests, as the engine reports.", _PLACE, _each("loads", "running")),
     _g("engine_waiting", "Waiting requests, as the engine reports.", _PLACE, _each("loads", "waiting")),
     _g("engine_kv_use", "Share of the engine's key-value cache in use.", _PLACE, _each("loads", "kv_use")),
+)
+
+
+def _sources(value: Callable[[SourceStatus], float]) -> RowsOf:
+    return lambda state: (((each.engine, each.source), value(each)) for each in state.sources)
+
+
+_SOURCE_METRICS = (
+    _g("source_endpoints", "Endpoints that a source has found.", _SOURCE, _sources(lambda each: each.endpoints)),
+    _g("source_leaving", "Endpoints that have left it and are drained.", _SOURCE, _sources(lambda each: each.leaving)),
+    _g(
+        "source_left_out",
+        "Endpoints beyond max_endpoints, which are not used.",
+        _SOURCE,
+        _sources(lambda each: each.left_out),
+    ),
+    _c("source_failures", "Times that a source did not answer.", _SOURCE, _sources(lambda each: each.failures)),
+    _g(
+        "source_failing",
+        "Whether a source does not answer, so that its endpoints stay as they were.",
+        _SOURCE,
+        _sources(lambda each: bool(each.error)),
+    ),
+    _g(
+        "source_answered_seconds",
+        "When a source answered the last time, in seconds since 1970.",
+        _SOURCE,
+        _sources(lambda each: each.answered_at),
+    ),
 )
 _SESSION_METRICS = (
     _c("sessions_created", "New sessions.", (), _one("sessions.created")),
@@ -345,6 +376,7 @@ _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ..
     (lambda state: bool(state.shadows), _SHADOW_METRICS),
     (lambda state: bool(state.budgets), _BUDGET_METRICS),
     (lambda state: True, _ENDPOINT_METRICS),
+    (lambda state: bool(state.sources), _SOURCE_METRICS),
     (lambda state: state.sessions is not None, _SESSION_METRICS),
     (lambda state: state.store is not None, _STORE_METRICS),
     (lambda state: True, _PROCESS_METRICS),

@@ -119,6 +119,25 @@ class BudgetUse:
     shown: list[BudgetAccountUse]
 
 
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """A source of an engine's endpoints as operators see it.
+
+    `answered_at` is the time of its last answer, in seconds since 1970, 0 before the first; `error` is why it has none
+    since, empty where it has; `left_out` are endpoints beyond its limit.
+    """
+
+    engine: str
+    source: str
+    endpoints: int
+    leaving: int
+    answered_at: float
+    failures: int
+    error: str
+    is_empty: bool = False  # it has no endpoint any more, and those that it had are kept
+    left_out: int = 0
+
+
 def add_up(parts: Iterable[Any]) -> Any:
     """The sum of values of one type, leaf by leaf; None counts as absent. Numbers are added, of truths one suffices;
     lists, mappings and dataclasses are added by their items. Anything else, frozen dataclasses too, is the first's."""

@@ -11,19 +11,22 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from gateway.config.settings import Settings
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import RulesSpec, with_endpoints
 from gateway.control.messages import RenameRegions, SetDrained, SetLogLevel, SetWeights
+from gateway.discovery.discovery import Discovery, Endpoints
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
 from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
+from gateway.protocol.engine_load import Readiness
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.budgets import BudgetLedger
 from gateway.supervision.decision_feed import DecisionFeed
+from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
@@ -46,6 +49,9 @@ _log = logging.getLogger("pointsman")
 _COUNT_SECONDS = 5.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
+# The same for sources of endpoints.
+_FIRST_ANSWERS_SECONDS = 5.0
+_DISCOVERY = "discovery"  # drains endpoints that leave their source
 
 
 class ControlPlane:
@@ -64,6 +70,7 @@ class ControlPlane:
         address, self._embedded_redis = redis_of(settings)
         self.store = BoundedRedis(address) if address is not None else None
         self._prober = Prober(self._health_changed, settings.probe_connections)
+        self.discovery = Discovery(self._endpoints_changed)
         self._engine_metrics = EngineMetrics()
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
@@ -110,7 +117,9 @@ class ControlPlane:
 
         Raises: StartError.
         """
-        self._prober.use(self.book.rules.engines)
+        self.discovery.use(self.book.rules.engines)
+        await self.discovery.first_answers(_FIRST_ANSWERS_SECONDS)
+        self._prober.use(self.rules.engines)
         self._look_at_certificates(self.book.rules)
         if self._embedded_redis is not None and not await self._embedded_redis.start():
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
@@ -149,7 +158,15 @@ class ControlPlane:
         if self._redis_check is not None:
             self._redis_check.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self.budgets, self._prober, self._engine_metrics, self.shadows, self.experiments, self.replicas):
+        for part in (
+            self.budgets,
+            self.discovery,
+            self._prober,
+            self._engine_metrics,
+            self.shadows,
+            self.experiments,
+            self.replicas,
+        ):
             await part.close()
         if self.store is not None:
             await self.store.close()
@@ -170,17 +187,19 @@ class ControlPlane:
     # Changes that concern several parts
 
     def _use_rules(self, rules: RulesSpec, number: int) -> None:
+        if self.workers.number != number or self.workers.rules.of_files != rules.of_files:
+            self.discovery.use(rules.engines)
         if self.workers.number != number:
             self.workers.use_rules(rules, number)
             self.budgets.use(rules.budgets, is_verified=rules.auth is not None)
             self.experiments.use_rules(rules)
             self.shadows.use_rules(rules, number)
-            self._prober.use(rules.engines)
+            self._prober.use(self.rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
         elif self.workers.rules.of_files != rules.of_files:
             self.workers.use_rules(rules, number)
             self.shadows.use_rules(rules, number)
-            self._prober.use(rules.engines)
+            self._prober.use(self.rules.engines)
             _log.info("other keys of clients, or credentials of engines, are in force")
         self._look_at_certificates(rules)
 
@@ -195,11 +214,19 @@ class ControlPlane:
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):
             pool.set_health(findings)
+        self.discovery.look(key for key, each in findings.conditions.items() if each is Readiness.DOWN)
         self.replicas.conditions_changed(findings.conditions)
 
     def _drained_changed(self, drained: Collection[tuple[str, str]]) -> None:
         for pool in (self.workers, self.shadows.pool):
-            pool.set(SetDrained(frozenset(drained)))
+            pool.set(SetDrained(frozenset({*drained, *self.discovery.leaving})))
+
+    def _endpoints_changed(self, changes: Endpoints) -> None:
+        for pool in (self.workers, self.shadows.pool):
+            if changes:
+                pool.set_endpoints(changes)
+        self._drained_changed(self.replicas.drained)
+        self._prober.use(self.rules.engines)
 
     # Experiments
 
@@ -259,7 +286,18 @@ class ControlPlane:
 
     async def metrics_of_engines(self) -> bytes:
         """Those of the engines that declare `metrics.path`, in Prometheus' text."""
-        return await self._engine_metrics.text(self.book.rules.engines)
+        return await self._engine_metrics.text(self.rules.engines)
+
+    @property
+    def rules(self) -> RulesSpec:
+        """Those in force, with the endpoints that sources of engines have found."""
+        return with_endpoints(self.book.rules, self.discovery.endpoints)
+
+    @property
+    def drained(self) -> dict[tuple[str, str], DrainedSince]:
+        """The endpoints that get no new work: drained by operators, or leaving their source."""
+        leaving = {key: DrainedSince(since, _DISCOVERY) for key, since in self.discovery.leaving.items()}
+        return leaving | dict(self.replicas.drained)
 
     async def exposition(self) -> ExpositionState:
         """All counters, as recent as the workers answer."""
@@ -269,7 +307,8 @@ class ControlPlane:
             **vars(replace(total, loads={**total.loads, **self._prober.loads})),
             health=self._prober.health,
             models=self._prober.models,
-            drained=self.replicas.drained,
+            drained=self.drained,
+            sources=self.discovery.statuses(),
             rules_number=book.number,
             reloads_ok=book.readings_ok,
             reloads_refused=book.readings_refused,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gateway.config.engine_specs import EndpointSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
@@ -70,6 +71,7 @@ class WorkerPool:
         self._settings = settings
         self._rules = rules
         # For future workers: what holds, the last of each kind
+        self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}
         self._conditions: dict[Key, Readiness] = {}
         self._models: dict[Key, frozenset[str]] = {}
         self._state: dict[type[messages.Message], messages.Setting] = {}
@@ -122,6 +124,7 @@ class WorkerPool:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Use these rules in all workers, present and future."""
         self._rules = rules
+        self._endpoints = {name: known for name, known in self._endpoints.items() if name in rules.engines}
         self.number = number
         self.send(messages.UseRules(rules, number))
 
@@ -134,6 +137,13 @@ class WorkerPool:
         if self._state.get(type(setting)) != setting:
             self._state[type(setting)] = setting
             self.send(setting)
+
+    def set_endpoints(self, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> None:
+        """Send all workers the endpoints of engines with sources, as far as they have changed; future workers get
+        all."""
+        self._endpoints |= endpoints
+        self._state[messages.SetEndpoints] = messages.SetEndpoints(self._endpoints)
+        self.send(messages.SetEndpoints(endpoints))
 
     def set_health(self, findings: Findings) -> None:
         """Send all workers what has changed in the results of the probes; future workers get conditions and models."""

@@ -119,7 +119,7 @@ def by_session(draw: Draw) -> Choose:
 
         def score(endpoint: Endpoint) -> float:
             digest = blake2b(f"{endpoint.url}\0{session}".encode(), digest_size=8).digest()
-            return -endpoint.weight / log((int.from_bytes(digest, "big") + 0.5) / 2.0**64)
+            return -endpoint.share / log((int.from_bytes(digest, "big") + 0.5) / 2.0**64)
 
         return max(endpoints, key=score)
 

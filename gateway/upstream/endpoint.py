@@ -32,8 +32,9 @@ class Endpoint:
     """The observed state of one endpoint in one worker.
 
     `condition` is the result of the health checks, None before the first. `in_flight` counts the worker's requests,
-    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `weight` is
-    relative to the mean of its engine's endpoints. `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each
+    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `share` is
+    its weight by the rules, relative to the mean of its engine's endpoints, and `weight` the same but for slow start,
+    which goes by `ready_since`. `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each
     None where it does not serve that.
     """
 
@@ -52,7 +53,9 @@ class Endpoint:
         "models",
         "others",
         "pool",
+        "ready_since",
         "scheme",
+        "share",
         "streams",
         "url",
         "weight",
@@ -70,6 +73,8 @@ class Endpoint:
         self.condition: Readiness | None = None
         self.is_draining = False
         self.weight = 1.0
+        self.share = 1.0
+        self.ready_since: float | None = None
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         pause = engine.breaker.open_for
         self.breaker = CircuitBreaker(engine.breaker.failures, pause, pause * _LONGEST_PAUSE)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, RetrySpec
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.operations import ApiCall, LlmApi
-from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, by_session, shares
+from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
-from gateway.upstream.tls import endpoint_tls
+from gateway.upstream.slow_start import observe_ready, ramped
+from gateway.upstream.tls import endpoint_tls, engines_tls
 
 _WINDOW_SECONDS = 10.0
 # What the gateway adds to each request itself, unless the engine declares it.
@@ -66,6 +67,10 @@ class Engine:
         "_base_path",
         "_by_url",
         "_choose",
+        "_draw",
+        "_shares",
+        "_tls",
+        "_weightless",
         "_write_target",
         "budget",
         "by_session",
@@ -95,31 +100,23 @@ class Engine:
         self._apis = frozenset(map(LlmApi, spec.dialects)) if traits.passes is None else traits.passes
         self._write_target = traits.write_target
         self._base_path = spec.base_path.encode("ascii")
-        listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
-        self.endpoints = [_endpoint(spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
-        self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
+        self.speaks_rest = spec.speaks_rest
         # Of V2's services: others have their own
-        self.speaks_grpc = spec.protocol.is_v2 and all(endpoint.streams is not None for endpoint in self.endpoints)
+        self.speaks_grpc = spec.protocol.is_v2 and spec.speaks_grpc
         self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         # Fields of clients that the engine does not receive, since it declares them or they are not for it
         self.extra_names = frozenset({*(name for name, _ in self.extra_fields), *stripped_names(spec)})
         self.overrides_gateway_fields = not self.extra_names.isdisjoint(_GATEWAY_FIELDS)
-        self._by_url = {endpoint.url: endpoint for endpoint in self.endpoints}
-        weights = shares(list(listed.values()))
-        for endpoint in self.endpoints:
-            endpoint.weight = weights[endpoint.url] if weights is not None else 1.0
-        draw = EVENLY if weights is None else BY_WEIGHT
-        self._choose = POLICIES[spec.balance](draw)
-        self.by_session = by_session(draw)
+        # So that endpoints which are found later do not read files
+        self._tls = engines_tls([spec]) if spec.sources else []
         self.prefixes: PrefixIndex | None = None
         if spec.balance.traits.by_prompt:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = PrefixIndex(spec.prefix)
             self.prefixes = prefixes
-            self.prefixes.keep(listed)
-            self.prefixes.weights = weights
+        self._use_endpoints(spec.endpoints, previous)
 
     def __repr__(self) -> str:
         available = sum(
@@ -127,6 +124,44 @@ class Engine:
         )
         in_flight = sum(endpoint.in_flight for endpoint in self.endpoints)
         return f"<Engine {self.name}: {len(self.endpoints)} endpoints, {available} available, {in_flight} in flight>"
+
+    def set_endpoints(self, specs: Sequence[EndpointSpec]) -> list[Endpoint]:
+        """Use these endpoints, of which those that it has stay; returns those that have left."""
+        before = self._by_url
+        self._use_endpoints(specs, before)
+        return [endpoint for url, endpoint in before.items() if self._by_url.get(url) is not endpoint]
+
+    def _use_endpoints(self, specs: Sequence[EndpointSpec], previous: Mapping[str, Endpoint]) -> None:
+        listed = {endpoint.url: endpoint for endpoint in specs}  # one listed twice is one endpoint
+        endpoints = [_endpoint(self.spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
+        weights = self._shares = shares(list(listed.values()))
+        for endpoint in endpoints:
+            endpoint.weight = endpoint.share = weights[endpoint.url] if weights is not None else 1.0
+        self.endpoints = endpoints
+        self._by_url = {endpoint.url: endpoint for endpoint in endpoints}
+        self._weightless = {url for url, endpoint in listed.items() if not endpoint.weight}
+        draw = EVENLY if weights is None else BY_WEIGHT
+        self._use_draw(draw)
+        self.by_session = by_session(draw)
+        if self.prefixes is not None:
+            self.prefixes.keep(listed)
+            self.prefixes.weights = weights
+        if self.spec.slow_start:
+            self.ramp(monotonic())
+
+    def _use_draw(self, draw: Draw) -> None:
+        self._draw = draw
+        self._choose = POLICIES[self.spec.balance](draw)
+
+    def ramp(self, now: float) -> None:
+        """Bring the weights up to date: of an engine with `slow_start`, about once a second."""
+        observe_ready(self.spec, self.endpoints, now)
+        weights = ramped(self.spec, self.endpoints, self._shares, now)
+        for endpoint in self.endpoints:
+            endpoint.weight = weights[endpoint.url] if weights is not None else 1.0
+        draw = EVENLY if weights is None else BY_WEIGHT
+        if draw is not self._draw:
+            self._use_draw(draw)
 
     def passes(self, call: ApiCall) -> bool:
         """Whether the engine understands the request as the client wrote it; else it is translated, or refused."""
@@ -206,9 +241,8 @@ class Engine:
 
     def set_drained(self, drained: Collection[Key]) -> None:
         """These endpoints get no new work; nor do those of weight 0. All others do."""
-        weightless = {spec.url for spec in self.spec.endpoints if not spec.weight}
         for endpoint in self.endpoints:
-            endpoint.is_draining = endpoint.url in weightless or (self.name, endpoint.url) in drained
+            endpoint.is_draining = endpoint.url in self._weightless or (self.name, endpoint.url) in drained
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:

@@ -33,7 +33,7 @@ def engines_tls(engines: Iterable[EngineSpec]) -> list[ssl.SSLContext]:
 
     Raises: OSError or ssl.SSLError where a certificate file cannot be read.
     """
-    specs = {engine.tls for engine in engines if any(each.url.startswith(_ENCRYPTED) for each in engine.endpoints)}
+    specs = {engine.tls for engine in engines if engine.is_encrypted}
     return [client_tls(spec, protocol) for spec in specs for protocol in ("http/1.1", "h2")]
 
 

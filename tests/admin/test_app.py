@@ -149,6 +149,7 @@ def test_engines_tell_health_and_load() -> None:
         "url": "http://a:1",
         "grpc": None,
         "weight": 1.0,
+        "zone": None,
         "condition": "ready",
         "draining": None,
         "breaker_open": False,

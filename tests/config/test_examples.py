@@ -11,6 +11,7 @@ import pytest
 from gateway.config.engine_specs import (
     BreakerSpec,
     ConnectionSpec,
+    EndpointSpec,
     EngineSpec,
     HealthSpec,
     LoadSpec,
@@ -30,6 +31,7 @@ from gateway.config.experiment_specs import (
 )
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.rules import load_rules
+from gateway.config.source_specs import KubernetesSpec, SourceSpec
 from gateway.config.specs import ExpectSpec, HistorySpec, IdentitySpec, ReplaySpec, RequestSpec, RulesSpec, TensorSpec
 from gateway.dry_run import rule_tests
 from gateway.dry_run.rule_tests import failed_tests
@@ -135,6 +137,9 @@ SECTIONS = [
     ("retry.", RetrySpec),
     ("connections.", ConnectionSpec),
     ("tls.", TlsSpec),
+    ("", EndpointSpec),
+    ("", SourceSpec),
+    ("", KubernetesSpec),
     ("load.", LoadSpec),
     ("prefix.", PrefixSpec),
     ("history.", HistorySpec),
@@ -155,7 +160,7 @@ SECTIONS = [
     ("shadow.", ShadowSpec),
     ("shadow.tolerance.", ToleranceSpec),
 ]
-NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
+NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix", "sources"}
 
 
 @pytest.mark.parametrize("prefix, spec", SECTIONS)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
 from gateway.config.auth_specs import ApiKeySpec
+from gateway.config.engine_specs import EndpointSpec
 from gateway.config.settings import Settings
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import RulesSpec, with_endpoints
 from gateway.dataplane.context.active_requests import Connection, end_revoked
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallReader
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
@@ -132,6 +133,7 @@ class DataPlane:
         self._renames_regions = False
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self._health = health
+        self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}  # of engines with sources, as far as they are known
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._keys: tuple[Collection[ApiKeySpec], bool] = (), False  # in Redis, and whether they are current
@@ -220,9 +222,13 @@ class DataPlane:
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
         loads = self._loads = {}
-        snapshot = yield from Snapshot.compiled(rules, number, self.settings, self.metrics, before)
+        snapshot = yield from Snapshot.compiled(
+            with_endpoints(rules, self._endpoints), number, self.settings, self.metrics, before
+        )
         self._next = snapshot
         for engine in snapshot.engines.values():
+            if engine.spec.sources and engine.name in self._endpoints:  # they may have changed meanwhile
+                engine.set_endpoints(self._endpoints[engine.name])
             engine.set_health(self._health, self._models)
             engine.set_drained(self._drained)
             for endpoint in engine.endpoints:
@@ -286,6 +292,24 @@ class DataPlane:
                     if key in loads:
                         endpoint.observe_load(loads[key])
 
+    def set_endpoints(self, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> None:
+        """These are the endpoints of engines with sources from now on. Of those that have left, requests under way end
+        and connections close."""
+        self._endpoints |= endpoints
+        for snapshot in self._snapshots():
+            for name, specs in endpoints.items():
+                engine = snapshot.engines.get(name)
+                if engine is None or not engine.spec.sources:
+                    continue
+                left = engine.set_endpoints(specs)
+                engine.set_health(self._health, self._models)
+                engine.set_drained(self._drained)
+                for endpoint in left:
+                    endpoint.retire()
+                if left:
+                    self._start(snapshot.forget(name, left))
+        self.affinity.book.forget_hashed_endpoints()
+
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work from now on; all others do."""
         self._drained = frozenset(drained)
@@ -339,6 +363,8 @@ class DataPlane:
         for engine in list(self.snapshot.engines.values()):
             for endpoint in engine.endpoints:
                 endpoint.close_stale(now)
+            if engine.spec.slow_start:
+                engine.ramp(now)
             yield
 
     def _sweep(self) -> None:

@@ -159,6 +159,8 @@ class SessionAffinity:
     ) -> Endpoint | None:
         place = session.places.get(engine.name)
         hashed = self._hashed_endpoint(engine, session)
+        if hashed is None:
+            return None
         at = hashed if place is None else engine.endpoint(place)
         if at is not None and not session.is_new and engine.is_able(at, now, tried):
             return at  # nearly always
@@ -208,17 +210,20 @@ class SessionAffinity:
         chosen = at if at is not None and at in able else None
         if chosen is None:
             hashed = self._hashed_endpoint(engine, known)
-            chosen = hashed if hashed in able else engine.by_session(able, sequence.name)
+            chosen = hashed if hashed is not None and hashed in able else engine.by_session(able, sequence.name)
         if sequence.starts and not sequence.ends and chosen.url != place:
             self.book.place(known, engine.name, chosen.url)
         return chosen
 
-    def _hashed_endpoint(self, engine: Engine, session: Session) -> Endpoint:
-        """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine."""
+    def _hashed_endpoint(self, engine: Engine, session: Session) -> Endpoint | None:
+        """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine. None where
+        it has none."""
         cached = session.hashed_endpoints.get(engine.name)
         if cached is not None and cached[0] is engine:
             known: Endpoint = cached[1]
             return known
+        if not engine.endpoints:
+            return None
         hashed = engine.by_session(engine.endpoints, session.name)
         session.hashed_endpoints[engine.name] = (engine, hashed)
         return hashed

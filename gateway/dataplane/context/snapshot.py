@@ -194,6 +194,10 @@ class RouteTarget:
             origin._unmeasured.meter = None
         return origin._unmeasured
 
+    def forget_series(self, endpoints: Collection[Endpoint]) -> None:
+        for endpoint in endpoints:
+            self._series.pop(endpoint, None)
+
     def series(self, endpoint: Endpoint | None) -> RequestSeries:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
         found = self._series.get(endpoint)
@@ -358,6 +362,13 @@ class Snapshot:
         """These endpoints, by engine and url, get no new work; nor do those of weight 0. All others do."""
         for engine in self.engines.values():
             engine.set_drained(drained)
+
+    def forget(self, engine: str, endpoints: Collection[Endpoint]) -> Steps[None]:
+        """Forget the counters of endpoints that have left an engine."""
+        for route_target in list(self._route_targets.values()):
+            if route_target.engine.name == engine:
+                route_target.forget_series(endpoints)
+            yield
 
     def retire(self, successor: Snapshot) -> Steps[None]:
         """Close the idle connections of endpoints that the successor no longer has."""

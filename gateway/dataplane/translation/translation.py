@@ -418,7 +418,8 @@ class _ResumePolicy:
             if any(endpoint.condition is not Readiness.DOWN for endpoint in left):
                 return other
         self._left = ()
-        return route_target if route_target.engine.endpoints[0].condition is not Readiness.DOWN else None
+        endpoints = route_target.engine.endpoints
+        return route_target if any(each.condition is not Readiness.DOWN for each in endpoints) else None
 
 
 def _request_towards(request: Request, route_target: RouteTarget, engine_request: EngineRequest) -> Request:

@@ -1,0 +1,96 @@
+"""Reads `endpoints:` of an engine: endpoints, and the sources that further ones come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.config import value_parsers
+from gateway.config.engine_specs import EndpointSpec
+from gateway.config.host_access import may_name
+from gateway.config.source_specs import KubernetesSpec, SourceSpec
+from gateway.yaml.nodes import Map, Node
+from gateway.yaml.readers import Reading, record_of, scalar
+
+_KINDS = ("dns", "kubernetes", "file")
+# Keys that one kind of source has alone
+_KEYS_OF = {"family": ("dns", "kubernetes"), "min_refresh": ("dns",), "max_refresh": ("dns",), "servers": ("dns",)}
+
+_ENDPOINT = record_of("an endpoint", EndpointSpec)
+
+
+def read_endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
+    """Read `{url, grpc, weight}` or a URL; a gRPC URL gives both."""
+    if isinstance(node, Map):
+        endpoint = _ENDPOINT(node, reading)
+    else:
+        url = scalar(value_parsers.endpoint_url)(node, reading)
+        endpoint = None if url is None else EndpointSpec(url)
+    if endpoint is None or not endpoint.url.startswith("grpc"):
+        return endpoint
+    return replace(endpoint, grpc=endpoint.url.partition("://")[2])
+
+
+def _path(node: Node, reading: Reading) -> str | None:
+    """The absolute path of a file that is named relative to the rule file's folder; it may come later."""
+    written = scalar(value_parsers.file_path)(node, reading)
+    if written is None:
+        return None
+    path = (Path(node.location.file).parent / written).absolute()
+    return str(path) if may_name(path, written, node.location, reading) else None
+
+
+_SOURCE = record_of(
+    "a source of endpoints",
+    SourceSpec,
+    file=_path,
+    kubernetes=record_of("kubernetes", KubernetesSpec, token=_path, ca=_path),
+)
+
+
+def read_endpoint_or_source(node: Node, reading: Reading) -> EndpointSpec | SourceSpec | None:
+    """Read an entry of `endpoints`: a source has `dns`, `kubernetes` or `file`."""
+    if not isinstance(node, Map):
+        return read_endpoint(node, reading)
+    kinds = [kind for kind in _KINDS if kind in node.entries]
+    if not kinds:
+        return read_endpoint(node, reading)
+    if len(kinds) > 1:
+        reading.error(node.location, f"a source of endpoints is {' or '.join(kinds)}, not both: write two entries")
+        return None
+    source = _SOURCE(node, reading)
+    if source is None:
+        return None
+    problem = _problem(source, kinds[0], node)
+    if problem:
+        reading.error(node.location, problem)
+        return None
+    if source.dns is not None and find_spec("dns") is None and not source.is_srv and not source.servers:
+        why = "the package dnspython is not installed, so its TTL is unknown"
+        reading.warn(node.location, f"{source.label} is resolved every 5 s: {why}")
+    if source.file is not None and not Path(source.file).is_file():
+        reading.warn(node.location, f"there is no file {source.file} yet: the engine has no endpoint of it")
+    return source
+
+
+def _problem(source: SourceSpec, kind: str, node: Map) -> str:
+    """What contradicts itself; empty where nothing does."""
+    for key, kinds in _KEYS_OF.items():
+        if key in node.entries and kind not in kinds:
+            return f"{key!r} is for {' and '.join(kinds)}, and this source is {kind}"
+    if source.grpc is not None and not source.speaks_rest:
+        return f"the scheme {source.scheme} is gRPC already: leave 'grpc' out"
+    if source.grpc is not None and not source.grpc.isdigit() and kind != "kubernetes":
+        return f"grpc {source.grpc!r} is a name, which ports of Kubernetes have: write the number"
+    if source.min_refresh > source.max_refresh:
+        return f"min_refresh {source.min_refresh:g} s is more than max_refresh, {source.max_refresh:g} s"
+    if find_spec("dns") is None and (source.is_srv or source.servers):
+        what = "SRV records need" if source.is_srv else "'servers' needs"
+        return f"{what} the package dnspython: pip install 'pointsman[discovery]'"
+    kubernetes = source.kubernetes
+    if kubernetes is not None and kubernetes.api is None and kubernetes.token is not None:
+        return "'token' is for the server that 'api' names: inside of a cluster the service account's is used"
+    if kubernetes is not None and kubernetes.api is None and kubernetes.ca is not None:
+        return "'ca' is for the server that 'api' names: inside of a cluster the service account's is used"
+    return ""
