@@ -235,6 +235,7 @@ SECRETS = {
     "in a URL": ("http://svc:${PASSWORD}@host:8000", {"PASSWORD": "hunter2222"}),
     "a whole URL": ("${URL}", {"URL": "http://svc:hunter2222@host:8000/x"}),
     "without a scheme": ("${URL}", {"URL": "svc:hunter2222@host:8000"}),
+    "a part of a URL": ("${URL}", {"URL": "http://host:8000/hunter2222-token/x"}),
     "with what a message escapes": ("http://${PASSWORD}@host", {"PASSWORD": "hunter2222'\\\u0007"}),
     "written in the file": ("http://svc:hunter2222@host:8000", {}),
 }
