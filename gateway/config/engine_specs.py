@@ -211,6 +211,9 @@ class EngineSpec:
     timeout: Duration = 60.0  # from the request's arrival to the first byte of the reply (0: none)
     try_timeout: Duration = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
     idle_timeout: Duration = 60.0  # longest silence inside a streamed body (0: none)
+    # How long requests wait for an endpoint while none is up, beside `timeout` (0: they are refused at once); at most
+    # `connections.max_pending` of a worker
+    wait_for_endpoint: Duration = 0.0
     api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
     # Added to each request; None: the client's own does not go on, as in `strip`
     headers: Mapping[HeaderName, Text | None] = field(default_factory=dict, repr=False)

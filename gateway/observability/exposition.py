@@ -151,6 +151,13 @@ _REQUESTS = (
         ("route", "engine", "fallback", "reason"),
         lambda state: state.fallbacks.items(),
     ),
+    _c(
+        "endpoint_waits",
+        "Requests that waited for an endpoint to come up, by what became of them.",
+        ("engine", "outcome"),
+        lambda state: state.endpoint_waits.items(),
+    ),
+    _g("endpoint_waiting", "Requests that wait for an endpoint.", ("engine",), _each("endpoint_waiting", int)),
     _g("in_flight", "Requests at an endpoint now.", _SERIES, _each("series", "in_flight")),
     _h("request_seconds", "From the head of a request to the end of its reply.", _each("series", "total")),
     _h(

@@ -134,6 +134,8 @@ class CountersSnapshot:
     budgets_refused: Mapping[str, int] = field(default_factory=dict)  # requests, by budget
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     fallbacks: Mapping[FallbackKey, int] = field(default_factory=dict)  # requests that went to a fallback
+    endpoint_waits: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and outcome: that waited
+    endpoint_waiting: Mapping[str, int] = field(default_factory=dict)  # requests that wait now, by engine
     captures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by route, and "captured" or why not
     descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by process id: open, limit (0: none)
 
@@ -150,6 +152,7 @@ class CountersSnapshot:
             budgets_refused=self.budgets_refused,
             arms=self.arms,
             fallbacks=self.fallbacks,
+            endpoint_waits=self.endpoint_waits,
             captures=self.captures,
         )
 

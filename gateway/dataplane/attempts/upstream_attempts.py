@@ -178,7 +178,8 @@ class UpstreamAttempts(Generic[Carrier]):
             self.fail(error)
             return
         if endpoint is None:
-            self.fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
+            if not self._plane.endpoint_waits.take(self, route_target.engine, now):
+                self.fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return
         series = route_target.series(endpoint)
         attempt: Attempt[Carrier] = Attempt(endpoint, series)
@@ -252,13 +253,15 @@ class UpstreamAttempts(Generic[Carrier]):
         is_over = bool(self.status) or is_final
         retries = not is_over and self._may_retry(was_sent)
         replays = not is_over and not retries and self.replay is not None and self.replay.may_follow(error)
+        engine = self.route_target.engine
+        waits = not (is_over or was_sent or retries or replays) and engine.spec.wait_for_endpoint > self.waited
         self._drop()
-        self._close(is_good, goes_on=retries or replays)
+        self._close(is_good, goes_on=retries or replays or waits)
         if retries:
             self._retry(error)
         elif replays and self.attempt is not None and self.replay is not None:
             self._replay_sequence(self.replay.displaced(self.attempt.endpoint, f"failed: {error.message}"))
-        else:
+        elif not (waits and self._plane.endpoint_waits.take(self, engine, monotonic())):
             self.fail(error)
 
     def check_silence(self, active_at: float, now: float) -> None:
@@ -328,8 +331,10 @@ class UpstreamAttempts(Generic[Carrier]):
         return self.route_target.engine.budget.take(monotonic())
 
     def _drop(self) -> None:
-        """Cancel the wait for a limit, the replay, the attempt: whatever is under way."""
-        attempt = self.attempt
+        """Cancel the wait for a limit or an endpoint, the replay, the attempt: whatever is under way."""
+        attempt, engine = self.attempt, self.route_target.engine
+        if engine.spec.wait_for_endpoint:
+            self._plane.endpoint_waits.leave(self, engine)
         if attempt is not None:
             self.was_sent = self.was_sent or bool(attempt.sent_at)
             if attempt.is_open:

@@ -20,6 +20,7 @@ from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCal
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
 from gateway.dataplane.context.call_head import CallReader
 from gateway.dataplane.context.capture import Tap
+from gateway.dataplane.context.endpoint_waits import EndpointWaits
 from gateway.dataplane.context.feedback import FeedbackCollector
 from gateway.dataplane.context.head_reader import HeadReader
 from gateway.dataplane.context.held_bodies import HeldBodies, ReadAhead
@@ -103,6 +104,7 @@ class DataPlane:
         self.event_bus = event_bus
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = TimerWheel(self.loop)
+        self.endpoint_waits = EndpointWaits(self.loop.call_later)
         self.limiter = Limiter(settings.workers, store)
         self.budgets = Budgets(self.loop.call_later)
         self.tap = Tap(self.loop, captures)

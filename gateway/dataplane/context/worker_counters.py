@@ -47,6 +47,8 @@ def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
         budgets_refused={budget.spec.name: budget.refused for budget in plane.budgets.budgets},
         arms=plane.metrics.arms.counted(),
         fallbacks=plane.metrics.fallbacks,
+        endpoint_waits=plane.endpoint_waits.outcomes,
+        endpoint_waiting=plane.endpoint_waits.waiting,
         store=_store_use(plane),
         sessions=_session_use(plane),
         captures=plane.tap.counts,

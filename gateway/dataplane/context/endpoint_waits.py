@@ -1,0 +1,141 @@
+"""Requests that wait while no endpoint of their engine is up (`wait_for_endpoint` of the rules).
+
+They are looked at a few times a second: one whose time is over is refused, and where an endpoint may serve, the first
+ones go on, then twice as many each time, until one comes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from gateway.protocol.engine_load import Readiness
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.engine import Engine
+
+_TICK_SECONDS = 0.25
+# Requests that go on at once where an endpoint has come up.
+_FIRST_BATCH = 4
+
+
+class WaitingRequest(Protocol):
+    """What waits: the attempts of a request."""
+
+    expires_at: float
+    waited: float
+
+    def start(self, now: float) -> None: ...
+
+    def fail(self, error: GatewayError) -> None: ...
+
+
+class _Line:
+    """The requests that wait for one engine, each with when it came and how long it may stay."""
+
+    __slots__ = ("batch", "engine", "requests")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.requests: dict[WaitingRequest, tuple[float, float]] = {}
+        self.batch = _FIRST_BATCH  # how many may go on next
+
+
+class EndpointWaits:
+    """All that wait in one worker. `call_later` is the event loop's; `wanted` gets the name of an engine that requests
+    wait for, again and again while they do."""
+
+    def __init__(
+        self, call_later: Callable[[float, Callable[[], None]], object], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._call_later = call_later
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+        self._is_ticking = False
+        self.wanted: Callable[[str], None] = lambda engine: None
+        self.outcomes: Counter[tuple[str, str]] = Counter()  # by engine: went_on, timed_out, refused, left
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Requests that wait now, by engine."""
+        return {name: len(line.requests) for name, line in self._lines.items()}
+
+    def holds(self, request: WaitingRequest, engine: Engine) -> bool:
+        line = self._lines.get(engine.name)
+        return line is not None and request in line.requests
+
+    def take(self, request: WaitingRequest, engine: Engine, now: float) -> bool:
+        """Whether the request waits, or is refused since too many do; False where it has waited long enough, or the
+        rules let none wait."""
+        left = engine.spec.wait_for_endpoint - request.waited
+        if left <= 0.0:
+            return False
+        line = self._lines.get(engine.name)
+        if line is None:
+            line = self._lines[engine.name] = _Line(engine)
+            self.wanted(engine.name)
+        most = engine.spec.connections.max_pending
+        if len(line.requests) >= most:
+            self.outcomes[engine.name, "refused"] += 1
+            what = f"no endpoint is up, and {most} requests wait for one (connections.max_pending)"
+            request.fail(GatewayError(ErrorKind.OVERLOADED, what))
+            return True
+        if request.waited:  # it has been here
+            line.batch = 1
+        line.engine = engine  # of the latest rules
+        line.requests[request] = now, now + left
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._call_later(_TICK_SECONDS, self._tick)
+        return True
+
+    def leave(self, request: WaitingRequest, engine: Engine) -> None:
+        """It waits no more: its client is gone, or its time is over."""
+        line = self._lines.get(engine.name)
+        if line is not None and line.requests.pop(request, None) is not None:
+            self.outcomes[engine.name, "left"] += 1
+
+    def _tick(self) -> None:
+        self._is_ticking = False
+        now = self._clock()
+        for name, line in list(self._lines.items()):
+            self._end_late(line, now)
+            if may_serve(line.engine):
+                batch, line.batch = list(line.requests)[: line.batch], 2 * line.batch
+                for request in batch:
+                    self._go_on(request, line, now)
+            if not line.requests:
+                del self._lines[name]
+            else:
+                self.wanted(name)
+        if self._lines and not self._is_ticking:
+            self._is_ticking = True
+            self._call_later(_TICK_SECONDS, self._tick)
+
+    def _end_late(self, line: _Line, now: float) -> None:
+        for request, (_, until) in list(line.requests.items()):
+            is_expired = 0.0 < request.expires_at <= now
+            if not is_expired and now < until:
+                continue
+            del line.requests[request]
+            self.outcomes[line.engine.name, "timed_out"] += 1
+            if is_expired:
+                request.fail(GatewayError(ErrorKind.DEADLINE, "the deadline has passed, and no endpoint is up"))
+                continue
+            limit = line.engine.spec.wait_for_endpoint
+            fields = ((b"retry-after", b"%d" % max(1, round(limit))),)
+            what = f"no endpoint has come up within {limit:g} s"
+            request.fail(GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, what, fields))
+
+    def _go_on(self, request: WaitingRequest, line: _Line, now: float) -> None:
+        joined = line.requests.pop(request, None)
+        if joined is not None:  # else the end of another one has ended it
+            self.outcomes[line.engine.name, "went_on"] += 1
+            request.waited += now - joined[0]
+            request.start(now)
+
+
+def may_serve(engine: Engine) -> bool:
+    """Whether some endpoint is not known to be down."""
+    return any(endpoint.condition is not Readiness.DOWN for endpoint in engine.endpoints)

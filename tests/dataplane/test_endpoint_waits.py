@@ -1,0 +1,115 @@
+"""Requests that wait while no endpoint of their engine is up."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from gateway.dataplane.context.worker_counters import counters_of
+from gateway.protocol.engine_load import Readiness
+from tests.dataplane.grpc.peers import GrpcEngine
+from tests.dataplane.grpc.stage import RESULT, grpc_stage, many, request
+from tests.dataplane.stage import Engine, Stage, post, rules, run, stage, until
+from tests.support.ports import free_port
+
+WAITS = "wait_for_endpoint: 30s\n    retry: {attempts: 0}"
+
+
+class LateEngine(Engine):
+    """One that listens at its address only once it is started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def start(self, **options: Any) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 20, **options)
+
+
+def num_waiting(it: Stage) -> int:
+    return it.plane.endpoint_waits.waiting.get("it", 0)
+
+
+def test_requests_wait_for_an_engine_that_starts_late(tmp_path: Path) -> None:
+    """Requests whose engine refuses connections wait, and are answered once it listens; what they waited is no part of
+    the engine's timeout, and the worker counts them."""
+
+    async def scene() -> None:
+        engine = LateEngine()
+        async with stage(rules(engine, options=f"{WAITS}\n    timeout: 5s"), tmp_path) as it:
+            replies = [asyncio.ensure_future(it.ask(post())) for _ in range(10)]
+            await until(lambda: num_waiting(it) == 10)
+            assert dict(counters_of(it.plane).endpoint_waiting) == {"it": 10}
+            await engine.start()
+            assert {reply.status for reply in await asyncio.gather(*replies)} == {200}
+            assert num_waiting(it) == 0
+            assert counters_of(it.plane).endpoint_waits["it", "went_on"] >= 10
+        engine.stop()
+
+    run(scene())
+
+
+def test_requests_wait_for_a_probe(tmp_path: Path) -> None:
+    """Where the probes have found all endpoints down, requests wait without a connection until one is up again."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine, options=WAITS), tmp_path) as it:
+            key = ("it", engine.url)
+            it.plane.update_health({key: Readiness.DOWN})
+            reply = asyncio.ensure_future(it.ask(post()))
+            await until(lambda: num_waiting(it) == 1)
+            assert engine.num_connections == 0
+            it.plane.update_health({key: Readiness.READY})
+            assert (await reply).status == 200
+        engine.stop()
+
+    run(scene())
+
+
+def test_waiting_has_an_end(tmp_path: Path) -> None:
+    """A request that has waited as long as the rules say gets 503 with `retry-after`; one whose client leaves waits no
+    more, and its limit's slot is free."""
+    options = "wait_for_endpoint: 100ms\n    retry: {attempts: 0}"
+    limits = "limits:\n  - {name: slots, concurrency: 1, max_wait: 20s}\n"
+
+    async def scene() -> None:
+        engine = LateEngine()
+        async with stage(rules(engine, options=options) + limits, tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason, reply.headers["retry-after"]) == (503, "no_healthy_endpoint", "1")
+            it.plane.update_health({("it", engine.url): Readiness.DOWN})
+            client = await it.client()
+            await client.send(post())
+            client.close()
+            assert (await it.ask(post())).status == 503
+            await until(lambda: num_waiting(it) == 0)
+
+    run(scene())
+
+
+def test_calls_wait(tmp_path: Path) -> None:
+    """A gRPC call waits as well, at most until its own deadline."""
+
+    async def answer(call: Any) -> None:
+        await call.over()
+        call.open()
+        await call.send(RESULT)
+        call.end()
+
+    async def scene() -> None:
+        port = free_port()
+        engine = GrpcEngine(answer)
+        text = many({"it": (f"grpc://127.0.0.1:{port}", WAITS)}, "  - {name: all, engine: it}\n")
+        async with grpc_stage(text, tmp_path) as it:
+            client = await it.grpc()
+            late = await client.ask(request(), metadata=[("grpc-timeout", "50m")])
+            assert late.status == 4
+            call = asyncio.ensure_future(client.ask(request()))
+            await until(lambda: num_waiting(it) == 1)
+            await engine.start(port)
+            assert (await call).messages == [RESULT]
+        await engine.stop()
+
+    run(scene())
