@@ -129,12 +129,12 @@ class TritonProcess:
         return f"<TritonProcess {self.process.pid}: {self.http_url}, grpc {self.grpc_url}, {state}>"
 
     def wait_ready(self, timeout_seconds: float = 60.0) -> Self:
-        """Return once the server and all its models are ready.
+        """Return once the server and all its models are ready, and its metrics are served, which Triton begins last.
 
         Raises: TritonDiedError if it ends first, TritonNotReadyError; after either, nothing is left running.
         """
         deadline = time.monotonic() + timeout_seconds
-        while not is_ready(self.http_url):
+        while not (is_ready(self.http_url) and _listens(self.metrics_port)):
             exit_code = self.process.poll()
             if exit_code is not None:
                 self.kill()
@@ -189,6 +189,11 @@ def is_ready(http_url: str) -> bool:
             return True
     except (OSError, http.client.HTTPException):  # refused, reset, or a status other than 200
         return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def describe_tail(log_path: Path) -> str:
