@@ -16,6 +16,7 @@ from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import routes_json
 from gateway.config.rules import load_rules, load_texts
+from gateway.config.specs import RulesSpec
 from gateway.rule_versions.version import Version
 from gateway.supervision.rulebook import Rulebook
 from tests.admin.test_app import ACCESS, BASE
@@ -48,6 +49,10 @@ class State:
 
     def __init__(self, book: Rulebook) -> None:
         self.book = book
+
+    @property
+    def rules(self) -> RulesSpec:
+        return self.book.rules
 
     @property
     def rule_manager(self) -> "State":
