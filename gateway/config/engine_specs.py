@@ -159,6 +159,21 @@ class TlsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivatorSpec:
+    """An HTTP request that starts an engine, as one that scales a Deployment; the control process sends it."""
+
+    url: Annotated[str, value_parsers.request_url] = field(repr=False)  # http or https, with its path
+    method: Literal["POST", "PUT", "PATCH", "GET"] = "POST"
+    headers: Mapping[HeaderName, Text] = field(default_factory=dict, repr=False)  # values may be credentials
+    body: Text = field(default="", repr=False)
+    tls: TlsSpec = TlsSpec()
+    timeout: PositiveDuration = 10.0
+    interval: PositiveDuration = (
+        60.0  # until it is sent again while requests wait; shorter, and growing, where it fails
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSpec:
     """Load that engines report, for balancing: other gateways and workers send them requests too."""
 
@@ -214,6 +229,7 @@ class EngineSpec:
     # How long requests wait for an endpoint while none is up, beside `timeout` (0: they are refused at once); at most
     # `connections.max_pending` of a worker
     wait_for_endpoint: Duration = 0.0
+    activator: ActivatorSpec | None = None  # starts it when requests wait for it
     api_key: Text | None = field(default=None, repr=False)  # a secret; sent as `authorization: Bearer ...`
     # Added to each request; None: the client's own does not go on, as in `strip`
     headers: Mapping[HeaderName, Text | None] = field(default_factory=dict, repr=False)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gateway.config import value_parsers
 from gateway.config.credentials import read_credential
-from gateway.config.engine_specs import BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
+from gateway.config.engine_specs import ActivatorSpec, BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
 from gateway.config.host_access import may_name
 from gateway.config.source_specs import SourceSpec
 from gateway.config.sources import read_endpoint_or_source
@@ -108,6 +108,7 @@ _ENGINE = record_of(
     endpoints=one_or_many(read_endpoint_or_source),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,
+    activator=record_of("an activator", ActivatorSpec, headers=_with_values),
     breaker=record_of("breaker", BreakerSpec, statuses=_unique(value_parsers.status, frozenset)),
 )
 

@@ -76,13 +76,14 @@ def host_uses(loaded: LoadedRules) -> dict[HostUse, Location]:
 
 
 def _of_engine(node: Node, engine: EngineSpec) -> dict[HostUse, Location]:
-    addresses = _addresses(engine)
-    return {
-        HostUse(what, address, True, engine.tls): scalar.location
-        for path, scalar in _scalars(node, ("",))
-        for what in _named(path[-1], scalar)
-        for address in addresses
-    }
+    addresses, activator = _addresses(engine), engine.activator
+    found: dict[HostUse, Location] = {}
+    for path, scalar in _scalars(node, ("",)):
+        is_activators = path[1:2] == ("activator",) and activator is not None
+        where, tls = ([activator.url], activator.tls) if is_activators and activator else (addresses, engine.tls)
+        for what in _named(path[-1], scalar):
+            found |= {HostUse(what, address, True, tls): scalar.location for address in where}
+    return found
 
 
 def _addresses(engine: EngineSpec) -> list[str]:

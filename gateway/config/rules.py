@@ -116,10 +116,10 @@ def _load(
 
 def _check_tls_files(rules: RulesSpec, reading: Reading) -> None:
     for engine in rules.engines.values():
-        tls = engine.tls
-        for written in filter(None, (tls.ca, tls.cert, tls.key)):
-            assert engine.location is not None
-            may_name(Path(written), written, engine.location, reading)
+        for tls in (engine.tls, *([engine.activator.tls] if engine.activator is not None else [])):
+            for written in filter(None, (tls.ca, tls.cert, tls.key)):
+                assert engine.location is not None
+                may_name(Path(written), written, engine.location, reading)
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:

@@ -51,6 +51,19 @@ def endpoint_url(text: str) -> str:
     return f"{scheme}://{authority}"
 
 
+def request_url(text: str) -> str:
+    """The URL of an HTTP request, with its path and query."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("http", "https"):
+        raise ValueError("the URL must begin with http:// or https://")
+    authority, slash, target = rest.partition("/")
+    _check_authority(authority, "the URL's host")
+    path(slash + target or "/")
+    if not text.isascii() or "#" in text:
+        raise ValueError("the URL has a fragment, or characters that a URL writes with percent signs")
+    return text
+
+
 def host_port(text: str) -> str:
     """`host:port`, as gRPC clients write it."""
     if "://" in text:

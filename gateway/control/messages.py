@@ -239,6 +239,13 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineWanted:
+    """From a worker: requests wait for an engine that is down."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a child: it accepts connections."""
 
@@ -265,5 +272,5 @@ Setting = (
 )
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | ForgetReport | Drain | Query
-_Report = QueryReply | CountersPart | Decisions | Audited | Spent | Serving | WorkerFailed
+_Report = QueryReply | CountersPart | Decisions | Audited | Spent | EngineWanted | Serving | WorkerFailed
 Message = _Rules | Setting | _Command | _Report

@@ -24,6 +24,7 @@ from gateway.protocol.engine_load import Readiness
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
+from gateway.supervision.activation import Activations
 from gateway.supervision.budgets import BudgetLedger
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.drains import DrainedSince
@@ -106,6 +107,9 @@ class ControlPlane:
             self.workers.set(RenameRegions(secret))
         self.budgets = BudgetLedger(self.workers, self.store, folder, digests=self.digests)
         self.workers.on_spent = self.budgets.receive
+        self._activations = Activations()
+        self._activations.use(book.rules.engines)
+        self.workers.on_wanted = self._activations.wanted
         self.workers.spending = lambda: self.budgets.spending
         self._tasks: list[asyncio.Task[None]] = []
         self._redis_check: asyncio.Task[None] | None = None
@@ -160,6 +164,7 @@ class ControlPlane:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for part in (
             self.budgets,
+            self._activations,
             self.discovery,
             self._prober,
             self._engine_metrics,
@@ -189,6 +194,7 @@ class ControlPlane:
     def _use_rules(self, rules: RulesSpec, number: int) -> None:
         if self.workers.number != number or self.workers.rules.of_files != rules.of_files:
             self.discovery.use(rules.engines)
+        self._activations.use(rules.engines)
         if self.workers.number != number:
             self.workers.use_rules(rules, number)
             self.budgets.use(rules.budgets, is_verified=rules.auth is not None)

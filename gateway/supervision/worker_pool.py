@@ -93,6 +93,7 @@ class WorkerPool:
         self.region_secret = region_secret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
+        self.on_wanted: Callable[[str], None] = lambda engine: None
         self.spending: Callable[[], messages.SetSpending | None] = lambda: None  # of budgets, for future workers
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
@@ -334,6 +335,8 @@ class WorkerPool:
                 self.on_audited(record)
             case messages.Spent():
                 self.on_spent(message)
+            case messages.EngineWanted(engine):
+                self.on_wanted(engine)
             case messages.Query():
                 answer = (
                     self._share_memory if isinstance(message.request, messages.ShareMemory) else self._pass_feedback

@@ -80,6 +80,7 @@ class Worker(ControlledProcess):
         plane.feedback.by_control = self._pass_rating
         plane.on_audited = self._pass_audit
         plane.budgets.report = self._report_spending
+        plane.endpoint_waits.report = self._report_wanted
         plane.by_control_memory = self._share_memory
         plane.held.on_fall = return_memory
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
@@ -164,6 +165,9 @@ class Worker(ControlledProcess):
 
     def _report_spending(self, batch: int, budgets: SpendingByBudget) -> None:
         self.send(messages.Spent(self._id, batch, budgets))
+
+    def _report_wanted(self, engine: str) -> None:
+        self.send(messages.EngineWanted(engine))
 
     def _pass_audit(self, record: AuditRecord) -> None:
         """Send a record to the control process, which has the audit; log it where that is gone or does not read."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.engine_specs import (
+    ActivatorSpec,
     Balance,
     BreakerSpec,
     ConnectionSpec,
@@ -38,6 +39,10 @@ engines:
     timeout: 2m
     try_timeout: 500ms
     idle_timeout: 0
+    wait_for_endpoint: 90s
+    activator:
+      {url: "https://k8s/scale?a=b", method: PATCH, headers: {Authorization: "Bearer ${KEY}"}, body: "{}", timeout: 2s,
+       interval: 5m, tls: {ca: k8s.pem}}
     api_key: ${KEY}
     headers: {X-Served-For: acme}
     health: {path: /ready, interval: 1s, timeout: 250ms, unhealthy_after: 2, healthy_after: 4}
@@ -63,6 +68,16 @@ def test_every_key_of_an_engine_is_read(load: Load) -> None:
         timeout=120.0,
         try_timeout=0.5,
         idle_timeout=0.0,
+        wait_for_endpoint=90.0,
+        activator=ActivatorSpec(
+            "https://k8s/scale?a=b",
+            "PATCH",
+            {"authorization": "Bearer s3cret"},
+            "{}",
+            TlsSpec(ca="k8s.pem"),
+            timeout=2.0,
+            interval=300.0,
+        ),
         api_key="s3cret",
         headers={"x-served-for": "acme"},
         health=HealthSpec("/ready", 1.0, 0.25, 2, 4),
@@ -202,6 +217,19 @@ PROBLEMS = [
     ("{endpoints: [{grpc: 'a:1'}]}", "2:27: error: an endpoint needs 'url'"),
     ("{endpoints: [{url: 'http://a', weight: -1}]}", "2:53: error: -1 is out of range: 0 to 1000000"),
     ("{endpoints: [{url: 'http://a', weight: much}]}", "2:53: error: 'much' is not a number"),
+    (
+        "{endpoints: 'http://a', activator: {url: 'ftp://a'}}",
+        "2:55: error: the URL must begin with http:// or https://",
+    ),
+    ("{endpoints: 'http://a', activator: {method: GET}}", "2:49: error: an activator needs 'url'"),
+    (
+        "{endpoints: 'http://a', activator: {url: 'http://a b/c'}}",
+        "2:55: error: the URL's host is not a host with an optional port",
+    ),
+    (
+        "{endpoints: 'http://a', activator: {url: 'http://a/', method: DELETE}}",
+        "2:76: error: unknown value 'DELETE'; known: POST, PUT, PATCH, GET",
+    ),
     ("{endpoint: 'http://a'}", "2:15: error: unknown key 'endpoint' in an engine: did you mean 'endpoints'?"),
     ("{endpoints: 'a:8000'}", "2:26: error: URL 'a:8000' has no scheme: did you mean 'http://a:8000'?"),
     ("{protocol: kserv, endpoints: 'http://a'}", "2:25: error: unknown protocol 'kserv': did you mean 'kserve'?"),

@@ -99,3 +99,14 @@ def test_nothing_goes_elsewhere(folder: Path, text: str, use: str) -> None:
     assert any(use in str(problem) for problem in found), found
     assert "sk-secret" not in str(found)
     assert all(problem.location.file == str(folder / "rules.yaml") for problem in found)
+
+
+def test_an_activator_is_an_address_of_its_own(folder: Path) -> None:
+    """A credential goes to an activator only where the rule files on this disk send it to that one."""
+    key = "    activator: {url: 'https://k8s/scale', headers: {authorization: '${KEY}'}}\n"
+    on_disk = loaded(folder, rules(ENGINE + key))
+    assert foreign_uses(on_disk, on_disk) == []
+    assert foreign_uses(on_disk, loaded(folder, rules()))
+    for other in ("https://evil/scale", "https://k8s/other"):
+        assert foreign_uses(loaded(folder, rules(ENGINE + key.replace("https://k8s/scale", other))), on_disk)
+    assert foreign_uses(loaded(folder, rules(ENGINE + key.replace("}}", "}, tls: {verify: false}}"))), on_disk)

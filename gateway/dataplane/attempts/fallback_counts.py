@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.endpoint_waits import may_serve
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.metrics import FallbackKey, Metrics
 from gateway.protocol.errors import ErrorKind
@@ -18,8 +20,11 @@ def count_fallback(
         left.meter.fell_back(rated_id, status)
 
 
-def count_passed_over(left: RouteTarget, rated_id: bytes, size: int, *, is_inference: bool) -> None:
-    """The engine is not called, since none of its endpoints takes requests; `size` is that of the body."""
+def count_passed_over(plane: DataPlane, left: RouteTarget, rated_id: bytes, size: int, *, is_inference: bool) -> None:
+    """The engine is not called, since none of its endpoints takes requests; `size` is that of the body. Its activator
+    may start it."""
+    if not may_serve(left.engine):
+        plane.endpoint_waits.want(left.engine)
     kind = ErrorKind.NO_HEALTHY_ENDPOINT
     left.series(None).count_error(kind.value)
     if left.meter is not None and is_inference:

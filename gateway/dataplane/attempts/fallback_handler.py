@@ -96,7 +96,9 @@ class FallbackHandler(InterposedHandler):
         target = first.fallbacks.find(DOWN, now, was_admitted=False)
         if target is None or not takes_requests(target.engine, now):
             return False
-        count_passed_over(first, self._rated_id, self._body.size, is_inference=self._request.plan.is_inference)
+        count_passed_over(
+            self.plane, first, self._rated_id, self._body.size, is_inference=self._request.plan.is_inference
+        )
         self._go_to(target, 0)
         return True
 

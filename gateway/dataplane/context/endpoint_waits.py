@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.engine import Engine
 
 _TICK_SECONDS = 0.25
+# Between two reports that an engine is wanted.
+_REPORT_SECONDS = 1.0
 # Requests that go on at once where an endpoint has come up.
 _FIRST_BATCH = 4
 
@@ -43,8 +46,8 @@ class _Line:
 
 
 class EndpointWaits:
-    """All that wait in one worker. `call_later` is the event loop's; `wanted` gets the name of an engine that requests
-    wait for, again and again while they do."""
+    """All that wait in one worker. `call_later` is the event loop's; `report` gets the name of an engine with an
+    activator that requests wait for, again and again while they do."""
 
     def __init__(
         self, call_later: Callable[[float, Callable[[], None]], object], clock: Callable[[], float] = monotonic
@@ -53,7 +56,8 @@ class EndpointWaits:
         self._clock = clock
         self._lines: dict[str, _Line] = {}
         self._is_ticking = False
-        self.wanted: Callable[[str], None] = lambda engine: None
+        self._reported: dict[str, float] = {}  # when, by engine
+        self.report: Callable[[str], None] = lambda engine: None
         self.outcomes: Counter[tuple[str, str]] = Counter()  # by engine: went_on, timed_out, refused, left
 
     @property
@@ -74,7 +78,7 @@ class EndpointWaits:
         line = self._lines.get(engine.name)
         if line is None:
             line = self._lines[engine.name] = _Line(engine)
-            self.wanted(engine.name)
+            self.want(engine)
         most = engine.spec.connections.max_pending
         if len(line.requests) >= most:
             self.outcomes[engine.name, "refused"] += 1
@@ -96,6 +100,15 @@ class EndpointWaits:
         if line is not None and line.requests.pop(request, None) is not None:
             self.outcomes[engine.name, "left"] += 1
 
+    def want(self, engine: Engine) -> None:
+        """An engine is down that a request could go to: its activator may start it."""
+        if engine.spec.activator is None:
+            return
+        now = self._clock()
+        if now - self._reported.get(engine.name, -inf) >= _REPORT_SECONDS:
+            self._reported[engine.name] = now
+            self.report(engine.name)
+
     def _tick(self) -> None:
         self._is_ticking = False
         now = self._clock()
@@ -108,7 +121,7 @@ class EndpointWaits:
             if not line.requests:
                 del self._lines[name]
             else:
-                self.wanted(name)
+                self.want(line.engine)
         if self._lines and not self._is_ticking:
             self._is_ticking = True
             self._call_later(_TICK_SECONDS, self._tick)

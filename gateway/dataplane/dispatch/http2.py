@@ -167,7 +167,7 @@ def _passes_over(call: UnaryCall, message: MessageBody, left: RouteTarget, sessi
         return False
     is_inference = rpc is not None and rpc.operation is Operation.INFER
     rated_id = head.plan.rater + (head.id or b"")
-    count_passed_over(left, rated_id, message.size, is_inference=is_inference)
+    count_passed_over(call.client.plane, left, rated_id, message.size, is_inference=is_inference)
     count_fallback(call.client.plane.metrics, left, target, rated_id, 0, is_inference=is_inference)
     _relay_or_convert(call, message, head.plan.target(target), session)
     return True

@@ -35,8 +35,8 @@ class StreamRouter:
     def __init__(self, head: CallHead, plane: DataPlane) -> None:
         self._head = head
         self._plan = head.plan
+        self._data_plane = plane
         self._affinity = plane.affinity
-        self._metrics = plane.metrics
         self.reads_sessions = bool(head.plan.snapshot.session_field)
         self._by_model: dict[Key, CallTarget] = {}
         self._sessions: dict[CallTarget, AnySession | None] = {}
@@ -139,8 +139,8 @@ class StreamRouter:
         if found is None or not takes_requests(found.engine, now):
             return target
         rated_id = self._plan.rater + (head.id or b"")
-        count_passed_over(left, rated_id, len(message), is_inference=True)
-        count_fallback(self._metrics, left, found, rated_id, 0, is_inference=True)
+        count_passed_over(self._data_plane, left, rated_id, len(message), is_inference=True)
+        count_fallback(self._data_plane.metrics, left, found, rated_id, 0, is_inference=True)
         return self._plan.target(found)
 
     def _of_all_units(self, target: CallTarget) -> CallTarget:

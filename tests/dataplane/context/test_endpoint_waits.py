@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config.engine_specs import ConnectionSpec, EndpointSpec, EngineSpec
+from gateway.config.engine_specs import ActivatorSpec, ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.dataplane.context.endpoint_waits import EndpointWaits
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -39,11 +39,12 @@ class Waits:
         self.timers: list[Callable[[], None]] = []
         self.waits = EndpointWaits(lambda seconds, tick: self.timers.append(tick), lambda: self.now)
         self.wanted: list[str] = []
-        self.waits.wanted = self.wanted.append
+        self.waits.report = self.wanted.append
         spec = EngineSpec(
             "it",
             (EndpointSpec("http://e:80"),),
             wait_for_endpoint=10.0,
+            activator=ActivatorSpec("http://a/start"),
             connections=ConnectionSpec(max_pending=max_pending),
         )
         self.engine = Engine(spec)
@@ -142,16 +143,22 @@ def test_the_line_is_bounded() -> None:
 
 
 def test_the_engine_is_wanted_while_requests_wait() -> None:
-    """Its name is reported with the first request, then again and again until none waits."""
+    """Its name is reported with the first request, then about once a second until none waits; that of an engine
+    without an activator is not."""
     it = Waits()
     it.take(Request())
     it.take(Request())
     assert it.wanted == ["it"]
     it.tick()
+    assert it.wanted == ["it"]
+    it.tick(1.0)
     assert it.wanted == ["it", "it"]
     it.condition = Readiness.READY
-    it.tick()
-    it.tick()
+    it.tick(2.0)
+    it.tick(2.0)
+    assert it.wanted == ["it", "it"]
+    other = Engine(EngineSpec("other", (EndpointSpec("http://e:80"),), wait_for_endpoint=1.0))
+    assert it.waits.take(Request(), other, it.now)
     assert it.wanted == ["it", "it"]
 
 
