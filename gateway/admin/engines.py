@@ -173,6 +173,7 @@ def engines_json(
 
     def endpoint_json(place: tuple[str, str], spec: EndpointSpec) -> Json:
         condition, since, load = state.health.get(place), drained.get(place), state.loads.get(place)
+        listed = state.models.get(place)
         return {
             "url": place[1],
             "grpc": spec.grpc,
@@ -182,7 +183,8 @@ def engines_json(
             "draining": {"since": since.since, "by": since.by} if since is not None else None,
             "breaker_open": state.breakers_open.get(place, False),
             **{name: counts[place][name] for name in _COUNTS},
-            "models": sorted(state.models.get(place, ())),
+            "models": sorted(listed.names) if listed is not None else [],
+            "lists_models": listed is not None,
             "load": {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use}
             if load is not None
             else None,

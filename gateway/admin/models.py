@@ -19,6 +19,7 @@ from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.specs import RulesSpec
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Facts
@@ -179,12 +180,12 @@ def add_models(app: FastAPI, control: ControlPlane) -> None:
         if brings_code and (caller.role < Role.admin or caller.scope):
             text = "'config' and 'file:' are code that engines run: a key of role admin without a scope may send them"
             raise HTTPException(403, f"{text}, not that of {caller.name!r}")
-        return await _control(control.rules, name, "load", body)
+        return await _control(control, name, "load", body)
 
     @app.post("/models/{name:session}/unload", tags=["models"], responses=_ERRORS)
     async def unload(name: str, body: ModelControlRequest, _: Operator) -> JSONResponse:
         """Unload a model at all endpoints at the same time."""
-        return await _control(control.rules, name, "unload", body)
+        return await _control(control, name, "unload", body)
 
 
 # By model, then by engine and URL: its versions.
@@ -194,16 +195,16 @@ Index = dict[str, dict[tuple[str, str], list[Json]]]
 def _index_of(
     engines: Mapping[str, EngineSpec],
     outcomes: Sequence[EndpointOutcome],
-    probed: Mapping[tuple[str, str], frozenset[str]],
+    probed: Mapping[tuple[str, str], AdvertisedModels],
 ) -> Index:
     index: Index = {}
     for outcome in outcomes:
         key = outcome.place.engine.name, outcome.place.endpoint.url
         for each in _read_index(outcome) if outcome.is_good else ():
             index.setdefault(each["name"], {}).setdefault(key, []).append(each)
-    for (engine, url), names in probed.items():
+    for (engine, url), listed in probed.items():
         if engine in engines and not engines[engine].protocol.is_v2:
-            for name in names:
+            for name in listed.names:
                 index.setdefault(name, {})[engine, url] = [{"version": "", "state": _READY, "reason": ""}]
     return index
 
@@ -256,11 +257,12 @@ def _place_json(url: str, versions: list[Json] | None) -> Json:
     }
 
 
-async def _control(rules: RulesSpec, name: str, verb: str, body: ModelControlRequest) -> JSONResponse:
-    places = await _places(rules, name, body.engine)
+async def _control(control: ControlPlane, name: str, verb: str, body: ModelControlRequest) -> JSONResponse:
+    places = await _places(control.rules, name, body.engine)
     needed = _needed(body.quorum, len(places))
     parameters = orjson.dumps({"parameters": body.parameters}) if body.parameters else b"{}"
     outcomes = await _call_all(places, verb, parameters)
+    await control.look_at_models({(place.engine.name, place.endpoint.url) for place in places})
     succeeded = sum(outcome.is_good for outcome in outcomes)
     result = {
         "model": name,

@@ -35,7 +35,8 @@ def engines(gateway: Gateway) -> None:
                 health = Text(f"{condition}, drained", style="yellow")
             breaker = Text("open", style="red") if endpoint["breaker_open"] else Text("closed")
             in_flight, requests, errors = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
-            load, models = _load(endpoint["load"]), ", ".join(endpoint["models"])
+            load = _load(endpoint["load"])
+            models = ", ".join(endpoint["models"]) if endpoint["lists_models"] else "unknown"
             place = (engine["name"], endpoint["url"], f"{endpoint['weight']:g}")
             rows.append((*place, health, breaker, in_flight, load, requests, errors, models))
     print_table(columns, rows, "The rules name no engine.")

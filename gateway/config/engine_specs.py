@@ -216,8 +216,20 @@ class AffinitySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsSpec:
+    """Which endpoint serves which model."""
+
+    # probe: the endpoints' own lists, read with the probes; none: all endpoints serve the same models
+    source: Literal["probe", "none"] = "probe"
+    # A model that no endpoint lists: forward it to any of them, or refuse it with 404 where all lists are known
+    unknown: Literal["forward", "refuse"] = "forward"
+    remember: Duration = 5.0  # for how long an endpoint that refused a model gets no request for it; 0: never learn
+    max_remembered: PositiveCount = 1000  # models with such endpoints, per worker; beyond, all are forgotten
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """A separately-run service that answers requests; all its endpoints serve the same models."""
+    """A separately-run service that answers requests; its endpoints may serve different models."""
 
     name: str
     endpoints: tuple[EndpointSpec, ...]
@@ -253,6 +265,7 @@ class EngineSpec:
     slow_start: Annotated[float, values.between(0.0, 3600.0, values.duration)] = 0.0
     prefix: PrefixSpec = PrefixSpec()
     affinity: AffinitySpec = AffinitySpec()
+    models: ModelsSpec = ModelsSpec()
     health: HealthSpec = HealthSpec()
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()

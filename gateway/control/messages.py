@@ -13,6 +13,7 @@ from gateway.config.specs import RouteSpec, RulesSpec
 from gateway.limits.budget_window import SpendingByBudget
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
@@ -57,7 +58,7 @@ class SetHealth:
     without models reports none."""
 
     health: Mapping[tuple[str, str], Readiness]
-    models: Mapping[tuple[str, str], frozenset[str]]
+    models: Mapping[tuple[str, str], AdvertisedModels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class UpdateHealth:
     condition or no models any more, or has stopped reporting its load."""
 
     health: Mapping[tuple[str, str], Readiness | None] = field(default_factory=dict)
-    models: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
+    models: Mapping[tuple[str, str], AdvertisedModels | None] = field(default_factory=dict)
     loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
 
 
@@ -126,6 +127,14 @@ class RenameRegions:
 @dataclass(frozen=True, slots=True)
 class ShareMemory:
     """From a worker: have all workers rename regions; reply with True once they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtModels:
+    """From a worker: these endpoints, by engine and URL, may serve other models; reply with True once all workers have
+    been sent their lists."""
+
+    endpoints: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +204,7 @@ class Query:
     rated request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
-    request: AwaitRules | GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory
+    request: AwaitRules | GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory | LookAtModels
 
 
 @dataclass(frozen=True, slots=True)

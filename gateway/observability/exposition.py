@@ -13,6 +13,7 @@ from gateway.observability.arm_stats import ArmKey, Feedback
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
 from gateway.observability.stats import BudgetUse, RunFacts, ShadowCounts, SourceStatus
 from gateway.protocol import prometheus_text
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.prometheus_text import PrometheusFamily
 
@@ -22,7 +23,7 @@ class ExpositionState(CountersSnapshot):
     """The input of a scrape: the sum of the workers' counters, and values of the control process."""
 
     health: Mapping[tuple[str, str], Readiness] = field(default_factory=dict)  # by engine and endpoint
-    models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # the same
+    models: Mapping[tuple[str, str], AdvertisedModels] = field(default_factory=dict)  # the same
     drained: Collection[tuple[str, str]] = ()
     sources: Sequence[SourceStatus] = ()  # of endpoints
     rules_number: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.protobuf_wire import (
@@ -51,6 +52,10 @@ class Names(NamedTuple):
     version: bytes
     id: bytes
     spans: tuple[tuple[int, int], ...]
+
+    @property
+    def of_model(self) -> ModelName:
+        return self.model.decode("utf-8", "replace"), self.version.decode("utf-8", "replace")
 
 
 class NamesReader:

@@ -16,7 +16,7 @@ def merge_statistics(answers: Iterable[Json]) -> Json:
     latest, batch sizes and memory uses are joined."""
     merged: dict[tuple[str, str], Json] = {}
     for answer in answers:
-        for model in answer.get("model_stats", []):
+        for model in _objects(answer.get("model_stats")):
             key = (str(model.get("name")), str(model.get("version")))
             merged[key] = _add(merged[key], model) if key in merged else model
     return {"model_stats": [merged[key] for key in sorted(merged)]}
@@ -26,7 +26,7 @@ def merge_index(answers: Iterable[list[Json]]) -> list[Json]:
     """Join repository indexes: each model and version once, READY where some server has it ready."""
     merged: dict[tuple[str, str], Json] = {}
     for answer in answers:
-        for model in answer:
+        for model in _objects(answer):
             key = (str(model.get("name")), str(model.get("version", "")))
             known = merged.get(key)
             if known is None or (known.get("state") != "READY" and model.get("state") == "READY"):
@@ -38,9 +38,14 @@ def merge_regions(answers: Iterable[list[Json]]) -> list[Json]:
     """Join shared-memory registrations: each region once."""
     merged: dict[str, Json] = {}
     for answer in answers:
-        for region in answer:
+        for region in _objects(answer):
             merged.setdefault(str(region.get("name")), region)
     return [merged[name] for name in sorted(merged)]
+
+
+def _objects(listed: Any) -> list[Json]:
+    """The entries of a list that have the protocol's shape."""
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def _add(one: Json, other: Json) -> Json:

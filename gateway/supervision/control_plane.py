@@ -49,6 +49,7 @@ _log = logging.getLogger("pointsman")
 # A worker that dies loses what it has counted since the last count.
 _COUNT_SECONDS = 5.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
+_LISTS_SECONDS = 2.0  # for lists of models that may have changed
 _FIRST_PROBES_SECONDS = 2.0
 # The same for sources of endpoints.
 _FIRST_ANSWERS_SECONDS = 5.0
@@ -75,6 +76,7 @@ class ControlPlane:
         self._engine_metrics = EngineMetrics()
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
+        self.workers.on_models_changed = self.look_at_models
         self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
         self.workers.captures = self.shadows.socket_path
         self.replicas = Replicas(
@@ -222,6 +224,11 @@ class ControlPlane:
             pool.set_health(findings)
         self.discovery.look(key for key, each in findings.conditions.items() if each is Readiness.DOWN)
         self.replicas.conditions_changed(findings.conditions)
+
+    async def look_at_models(self, keys: Collection[tuple[str, str]]) -> None:
+        """Models have been loaded or unloaded at these endpoints, by engine and URL; return once the workers are sent
+        what their lists have, or when these are late."""
+        await self._prober.look_at_models(keys, _LISTS_SECONDS)
 
     def _drained_changed(self, drained: Collection[tuple[str, str]]) -> None:
         for pool in (self.workers, self.shadows.pool):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from gateway.net.backoff import Backoff
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
 from gateway.observability.stats import LiveRequest
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
@@ -73,7 +74,7 @@ class WorkerPool:
         # For future workers: what holds, the last of each kind
         self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}
         self._conditions: dict[Key, Readiness] = {}
-        self._models: dict[Key, frozenset[str]] = {}
+        self._models: dict[Key, AdvertisedModels] = {}
         self._state: dict[type[messages.Message], messages.Setting] = {}
         self._ports = ports
         self._command = command
@@ -92,6 +93,7 @@ class WorkerPool:
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self.region_secret = region_secret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
+        self.on_models_changed: Callable[[Collection[Key]], Awaitable[None]] = _ignored
         self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
         self.on_wanted: Callable[[str], None] = lambda engine: None
         self.spending: Callable[[], messages.SetSpending | None] = lambda: None  # of budgets, for future workers
@@ -338,10 +340,7 @@ class WorkerPool:
             case messages.EngineWanted(engine):
                 self.on_wanted(engine)
             case messages.Query():
-                answer = (
-                    self._share_memory if isinstance(message.request, messages.ShareMemory) else self._pass_feedback
-                )
-                task = asyncio.get_running_loop().create_task(answer(worker, message))
+                task = asyncio.get_running_loop().create_task(self._answer(worker, message))
                 self._feedback_tasks.add(task)
                 task.add_done_callback(self._feedback_tasks.discard)
             case messages.Serving() if serving is not None and not serving.done():
@@ -351,6 +350,17 @@ class WorkerPool:
                 serving.set_exception(StartError(reason))
             case messages.WorkerFailed(reason):
                 _log.error("%s %d: %s", self._name, worker.pid, reason)
+
+    async def _answer(self, worker: ChildProcess, query: messages.Query) -> None:
+        match query.request:
+            case messages.ShareMemory():
+                await self._share_memory(worker, query)
+            case messages.LookAtModels(endpoints):
+                await self.on_models_changed(endpoints)
+                if worker in self._workers:
+                    worker.send(messages.QueryReply(query.token, True))
+            case _:
+                await self._pass_feedback(worker, query)
 
     async def _pass_feedback(self, worker: ChildProcess, query: messages.Query) -> None:
         """Offer a rating that a worker cannot count to all workers."""
@@ -364,6 +374,10 @@ class WorkerPool:
         await self.query(query.request, _COMMAND_SECONDS)  # a worker that is late refuses regions until it has it
         if worker in self._workers:
             worker.send(messages.QueryReply(query.token, True))
+
+
+async def _ignored(keys: Collection[Key]) -> None:
+    """What no part of the gateway wants to know."""
 
 
 def start_seconds(rules: RulesSpec) -> float:

@@ -10,6 +10,7 @@ from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.net.circuit_breaker import CircuitBreaker
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.tls import client_tls
 
@@ -32,10 +33,10 @@ class Endpoint:
     """The observed state of one endpoint in one worker.
 
     `condition` is the result of the health checks, None before the first. `in_flight` counts the worker's requests,
-    `others` those of others at the engine's last report of its `load`. `models` are those that it lists. `share` is
-    its weight by the rules, relative to the mean of its engine's endpoints, and `weight` the same but for slow start,
-    which goes by `ready_since`. `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each
-    None where it does not serve that.
+    `others` those of others at the engine's last report of its `load`. `models` are those that it lists, None where
+    that is unknown. `share` is its weight by the rules, relative to the mean of its engine's endpoints, and `weight`
+    the same but for slow start, which goes by `ready_since`. `pool` has its HTTP/1.1 connections, `streams` its gRPC
+    ones, each None where it does not serve that.
     """
 
     __slots__ = (
@@ -69,7 +70,7 @@ class Endpoint:
         self.others = 0
         self.load: Load | None = None
         self._load_until = 0.0
-        self.models: frozenset[str] = frozenset()
+        self.models: AdvertisedModels | None = None
         self.condition: Readiness | None = None
         self.is_draining = False
         self.weight = 1.0

@@ -7,18 +7,23 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, RetrySpec
+from gateway.protocol.advertised_models import AdvertisedModels, ModelName
 from gateway.protocol.engine_load import Readiness
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
+from gateway.upstream.model_map import ModelMap
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.slow_start import observe_ready, ramped
 from gateway.upstream.tls import endpoint_tls, engines_tls
 
 _WINDOW_SECONDS = 10.0
+_LISTS_SECONDS = 1.0
+# Requests that leave endpoints without their model, in ten seconds: clients that invent names take no other's retries.
+_MOVES = RetrySpec(budget=0.0, budget_floor=100)
 # What the gateway adds to each request itself, unless the engine declares it.
 _GATEWAY_FIELDS = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id"})
-NO_MODELS: frozenset[str] = frozenset()
 
 Key = tuple[str, str]  # engine name, endpoint url
 
@@ -60,7 +65,9 @@ class RetryBudget:
 
 class Engine:
     """The endpoints of one engine; `by_session` chooses a session's. `extra_fields` are added to each request;
-    `prefixes` indexes the endpoints' prompts, None where it does not balance by them."""
+    `prefixes` indexes the endpoints' prompts, None where it does not balance by them. `by_model` has the endpoints of
+    each model, None while all endpoints serve the same. `is_plain`: neither prompt nor model decides. `keeps_bodies`:
+    an inference may be sent again though an endpoint has got it."""
 
     __slots__ = (
         "_apis",
@@ -68,16 +75,22 @@ class Engine:
         "_by_url",
         "_choose",
         "_draw",
+        "_listed_at",
+        "_models",
         "_shares",
         "_tls",
         "_weightless",
         "_write_target",
         "budget",
+        "by_model",
         "by_session",
         "endpoints",
         "extra_fields",
         "extra_lines",
         "extra_names",
+        "is_plain",
+        "keeps_bodies",
+        "moves",
         "name",
         "overrides_gateway_fields",
         "prefixes",
@@ -104,6 +117,7 @@ class Engine:
         # Of V2's services: others have their own
         self.speaks_grpc = spec.protocol.is_v2 and spec.speaks_grpc
         self.budget = RetryBudget(spec.retry, monotonic())
+        self.moves = RetryBudget(_MOVES, monotonic())
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         # Fields of clients that the engine does not receive, since it declares them or they are not for it
@@ -116,6 +130,8 @@ class Engine:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = PrefixIndex(spec.prefix)
             self.prefixes = prefixes
+        self._listed_at = 0.0
+        self.by_model: ModelMap | None = None
         self._use_endpoints(spec.endpoints, previous)
 
     def __repr__(self) -> str:
@@ -146,6 +162,9 @@ class Engine:
         if self.prefixes is not None:
             self.prefixes.keep(listed)
             self.prefixes.weights = weights
+        self._models = ModelMap(endpoints, self.spec.models)
+        self._use_models()
+        self.keeps_bodies = self.spec.retry.idempotent == "infer" or self.learns_models
         if self.spec.slow_start:
             self.ramp(monotonic())
 
@@ -181,9 +200,71 @@ class Engine:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
         return any(endpoint.condition is Readiness.READY for endpoint in self.endpoints)
 
+    # Models
+
     @property
     def models(self) -> frozenset[str]:
-        return frozenset().union(*[endpoint.models for endpoint in self.endpoints])
+        """The names that its endpoints list."""
+        return frozenset().union(*[endpoint.models.names for endpoint in self.endpoints if endpoint.models is not None])
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether the lists of all endpoints are known."""
+        return self._models.is_complete
+
+    @property
+    def learns_models(self) -> bool:
+        """Whether replies show which endpoints lack a model."""
+        return len(self.endpoints) > 1 and self.spec.models.remember > 0
+
+    def serving(self, model: ModelName | None, now: float) -> Sequence[Endpoint]:
+        """The endpoints for a model by its name here; all where that does not matter."""
+        by_model = self.by_model
+        return self.endpoints if by_model is None or model is None else by_model.serving(model, now)
+
+    def lists_changed(self, endpoints: Collection[Endpoint]) -> None:
+        """These endpoints have other lists of models."""
+        for endpoint in endpoints:
+            self._models.forget_lacks(endpoint)
+        self._models.lists_changed()
+        self._use_models()
+
+    def learn_lack(self, model: ModelName, endpoint: Endpoint, now: float) -> bool:
+        """An endpoint has refused a model; whether that is news."""
+        if not self.learns_models or self._models.lacks(model, endpoint, now):
+            return False
+        self._models.learn(model, endpoint, now)
+        self._use_models()
+        return True
+
+    def sweep(self, now: float) -> None:
+        """Forget old refusals; called about once a second."""
+        if self.by_model is not None:
+            self.by_model.forget_old(now)
+            self._use_models()
+
+    def may_read_lists(self, now: float) -> bool:
+        """Whether the lists of models are read again for a request, at most once a second."""
+        if now - self._listed_at < _LISTS_SECONDS:
+            return False
+        self._listed_at = now
+        return True
+
+    def no_endpoint(self, model: ModelName | None, now: float) -> GatewayError:
+        """Why `choose` finds none."""
+        served = self.serving(model, now)
+        if model is not None and not served:
+            return GatewayError(ErrorKind.NOT_FOUND, f"no endpoint serves model '{model[0]}'")
+        if model is not None and len(served) < len(self.endpoints):
+            text = f"no endpoint that serves model '{model[0]}' is healthy"
+            return GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, text)
+        return GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+
+    def _use_models(self) -> None:
+        self.by_model = self._models if self._models.is_needed else None
+        self.is_plain = self.by_model is None and self.prefixes is None
+
+    # The choice
 
     def choose(
         self,
@@ -191,28 +272,31 @@ class Engine:
         now: float,
         tried: Collection[Endpoint] = (),
         prompt: bytes | memoryview | None = None,
+        model: ModelName | None = None,
     ) -> Endpoint | None:
-        """An endpoint for the next attempt; None where the probes find all (not yet tried) down. `prompt` is for
-        `balance: prefix`: any bytes that begin alike where prompts do.
+        """An endpoint for the next attempt; None where the probes find all (not yet tried) down that serve the `model`,
+        by its name here. `prompt` is for `balance: prefix`: any bytes that begin alike where prompts do.
 
         Drained endpoints serve only where no other is ready and does not fail; those that are not ready only where none
         is left. Where all breakers are open, they are ignored: a failing endpoint is better than an outage that the
         gateway causes.
         """
         endpoints = self.endpoints
-        if len(endpoints) == 1 and not tried:
+        if len(endpoints) == 1 and not tried and model is None:
             only = endpoints[0]
             return only if only.condition is not Readiness.DOWN else None
-        able = self.able(now, tried)
+        able = self.able(now, tried, model)
         if not able:
             return None
         if prompt and self.prefixes is not None:
             return self.prefixes.choose(able, session, prompt, now)
         return self._choose(able, session)
 
-    def able(self, now: float, tried: Collection[Endpoint] = ()) -> list[Endpoint]:
+    def able(self, now: float, tried: Collection[Endpoint] = (), model: ModelName | None = None) -> list[Endpoint]:
         """The endpoints that `choose` chooses among; none where all are down."""
-        endpoints = self.endpoints
+        endpoints: Sequence[Endpoint] = self.endpoints
+        if model is not None and self.by_model is not None:
+            endpoints = self.by_model.serving(model, now)
         ready = [endpoint for endpoint in endpoints if endpoint.condition not in NOT_READY and endpoint not in tried]
         left = [endpoint for endpoint in ready if not endpoint.is_draining] or ready
         if not left:
@@ -232,12 +316,13 @@ class Engine:
     def endpoint(self, url: str) -> Endpoint | None:
         return self._by_url.get(url)
 
-    def set_health(self, health: Mapping[Key, Readiness], models: Mapping[Key, frozenset[str]]) -> None:
+    def set_health(self, health: Mapping[Key, Readiness], models: Mapping[Key, AdvertisedModels]) -> None:
         """Take over the probes' findings, by engine and URL; endpoints without one become unknown."""
         for endpoint in self.endpoints:
             key = self.name, endpoint.url
             endpoint.condition = health.get(key)
-            endpoint.models = models.get(key, NO_MODELS)
+            endpoint.models = models.get(key)
+        self.lists_changed(self.endpoints)
 
     def set_drained(self, drained: Collection[Key]) -> None:
         """These endpoints get no new work; nor do those of weight 0. All others do."""

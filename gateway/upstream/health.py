@@ -6,12 +6,14 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from gateway.config.engine_specs import EngineSpec, HealthSpec
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
+from gateway.protocol.errors import GatewayError
 from gateway.upstream.probe import EndpointProbe
 from gateway.upstream.probe_connections import ProbeConnections
 
@@ -39,7 +41,7 @@ class Findings:
     changed, or an endpoint has stopped to report its load."""
 
     conditions: Mapping[Key, Readiness | None] = field(default_factory=dict)
-    models: Mapping[Key, frozenset[str] | None] = field(default_factory=dict)
+    models: Mapping[Key, AdvertisedModels | None] = field(default_factory=dict)
     loads: Mapping[Key, Load | None] = field(default_factory=dict)
 
 
@@ -85,10 +87,11 @@ class _Probe:
         self.host = host  # the endpoint's name, where the URL has its address
         self.health = EndpointHealth(engine.health)
         self.url = key[1]
-        self.models: frozenset[str] | None = None
+        self.models: AdvertisedModels | None = None
         self.load: Load | None = None
         self.had_first = asyncio.Event()
         self.pause: asyncio.Future[None] | None = None  # until the next probe
+        self.readers: list[asyncio.Future[None]] = []  # wait for its list of models to be read
         self.hurried = 0  # probes that follow each other without the usual pause
         self.task: asyncio.Task[None] | None = None
 
@@ -107,7 +110,7 @@ class Prober:
         self._probes: dict[Key, _Probe] = {}
         # What is not reported yet
         self._conditions: dict[Key, Readiness | None] = {}
-        self._models: dict[Key, frozenset[str] | None] = {}
+        self._models: dict[Key, AdvertisedModels | None] = {}
         self._loads: dict[Key, Load | None] = {}
         self._reported_at = 0.0
         self._timer: asyncio.TimerHandle | None = None  # of the next report
@@ -120,7 +123,7 @@ class Prober:
         return {key: condition for key, condition in conditions.items() if condition is not None}
 
     @property
-    def models(self) -> dict[Key, frozenset[str]]:
+    def models(self) -> dict[Key, AdvertisedModels]:
         return {key: probe.models for key, probe in self._probes.items() if probe.models is not None}
 
     @property
@@ -172,6 +175,22 @@ class Prober:
             probe.hurried = max(spec.unhealthy_after, spec.healthy_after) + (probe.pause is None)
             probe.wake()
 
+    async def look_at_models(self, keys: Iterable[Key], timeout: float) -> None:
+        """Read the lists of these endpoints now, since other models may be there; return once `changed` has what has
+        changed, or after so many seconds."""
+        loop = asyncio.get_running_loop()
+        readers = []
+        urls = {url for _, url in keys}  # engines of other limits may stand for the same server
+        for (_, url), probe in self._probes.items():
+            if url in urls:
+                readers.append(loop.create_future())
+                probe.readers.append(readers[-1])
+                probe.hurried = max(probe.hurried, 1 + (probe.pause is None))
+                probe.wake()
+        if readers:
+            await asyncio.wait(readers, timeout=timeout)
+            self._report()
+
     def look_at_all(self) -> None:
         """Probe all endpoints soon, but for those whose next probe is near: changes may have been missed."""
         for key, probe in self._probes.items():
@@ -207,17 +226,28 @@ class Prober:
                     self._observe(probe, result, f": {checker.failure}" if result is Readiness.DOWN else "")
                     is_there = result is not Readiness.DOWN
                     until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
-                    models = await checker.models() if is_there and not until_discovery else None
-                    if models is not None:
+                    readers, probe.readers = probe.readers, []
+                    if is_there and (readers or not until_discovery):
                         until_discovery = _PROBES_PER_DISCOVERY
-                        if models != probe.models:
-                            self._models[probe.key] = probe.models = models
-                            self._report_within(0.0)
+                        await self._discover(probe, checker)
+                    for reader in readers:
+                        if not reader.done():
+                            reader.set_result(None)
                     self._update_load(probe, await checker.load() if is_there else None)
                 await self._pause(probe)
         finally:
             await checker.close()
             self._connections.forget(checker)
+
+    async def _discover(self, probe: _Probe, checker: EndpointProbe) -> None:
+        try:
+            models = await checker.models()
+        except GatewayError as error:
+            _log.debug("%s does not list its models: %s", probe.url, error.message)
+            return
+        if models != probe.models:
+            self._models[probe.key] = probe.models = models
+            self._report_within(0.0)
 
     async def _pause(self, probe: _Probe) -> None:
         interval = probe.engine.health.interval
@@ -284,5 +314,5 @@ def _jittered(seconds: float) -> float:
 
 
 # What a condition depends on, and what probes send.
-_relevant = attrgetter("protocol", "base_path", "load", "health", "tls")
+_relevant = attrgetter("protocol", "base_path", "load", "health", "tls", "models.source")
 _fields = attrgetter("headers", "api_key")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from string import punctuation
-from typing import Any
 from urllib.parse import quote, urlsplit
 
-import orjson
-
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
+from gateway.protocol.advertised_models import AdvertisedModels, read_index, read_model_list
 from gateway.protocol.engine_load import Load, Readiness, read_metrics
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
@@ -23,8 +21,8 @@ _log = logging.getLogger(__name__)
 _NO_SUCH_PATH = frozenset({404, 405})
 
 
-# Where the list stands and what has a model's name in it: OpenAI's form first, then Ollama's, as /api/tags has it.
-_FORMS = (("data", ("id",)), ("models", ("name", "model", "id")))
+# Where V2 lists a server's models.
+_INDEX_PATH = b"/v2/repository/index"
 
 
 class EndpointProbe:
@@ -53,6 +51,9 @@ class EndpointProbe:
         if health.path is not None:
             self._paths, self._ready_below = [health.path], 300
         self._models_path = None if traits.models_path is None else traits.models_path.format(base=engine.base_path)
+        self._reads_index = engine.protocol.is_v2
+        if engine.models.source == "none":
+            self._models_path, self._reads_index = None, False
         # The metrics: at the endpoint itself, or at another port of its host
         self._metrics, self._metrics_path = None, engine.load.path
         if engine.load.source == "metrics":
@@ -73,12 +74,19 @@ class EndpointProbe:
             _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
             return Readiness.DOWN
 
-    async def models(self) -> frozenset[str] | None:
-        """The models that it lists; None where it lists none."""
+    async def models(self) -> AdvertisedModels | None:
+        """The models that it lists; None where it lists none, or the rules do not read its list.
+
+        Raises: GatewayError where it does not answer.
+        """
+        if self._reads_index:
+            fields, timeout = self._fields, self._timeout
+            reply = await fetch(self._endpoint, "POST", _INDEX_PATH, b"{}", fields=fields, timeout=timeout)
+            return read_index(reply.body) if reply.is_good else None
         if self._models_path is None or self._rpc is not None:
             return None
-        body = await self._page(self._endpoint, self._models_path)
-        return read_models(body) if body is not None else None
+        reply = await self._get(self._endpoint, self._models_path)
+        return read_model_list(reply.body) if reply.is_good else None
 
     async def load(self) -> Load | None:
         """Its load; None where it does not report it, or the rules do not query it."""
@@ -153,28 +161,3 @@ def _with_port(url: str, port: str) -> str:
     host = urlsplit(url).hostname or ""
     host = f"[{host}]" if ":" in host else host
     return f"{'https' if scheme in ('https', 'grpcs') else 'http'}://{host}:{port}"
-
-
-def read_models(body: bytes) -> frozenset[str] | None:
-    """The names in the answer to GET /v1/models; None where it is no such list."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    if isinstance(document, list):  # as Together's
-        document = {"data": document}
-    if not isinstance(document, dict):
-        return None
-    for key, names in _FORMS:
-        listed = document.get(key, "")
-        if listed is None:  # Ollama has no models yet
-            return frozenset()
-        if isinstance(listed, list):
-            return frozenset(name for name in (_name(model, names) for model in listed) if name)
-    return None
-
-
-def _name(model: Any, keys: tuple[str, ...]) -> str | None:
-    if not isinstance(model, dict):
-        return None
-    return next((model[key] for key in keys if isinstance(model.get(key), str)), None)

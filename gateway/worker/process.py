@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -46,6 +46,8 @@ _HANG_SECONDS = 30.0
 _FEEDBACK_SECONDS = 1.0
 # Longer than the five seconds for which it waits for workers that are busy.
 _MEMORY_SECONDS = 10.0
+# Longer than the two seconds for which it waits for lists of models.
+_MODELS_SECONDS = 3.0
 
 # What may wait for a control process that does not read.
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -82,6 +84,7 @@ class Worker(ControlledProcess):
         plane.budgets.report = self._report_spending
         plane.endpoint_waits.report = self._report_wanted
         plane.by_control_memory = self._share_memory
+        plane.by_control_models = self._look_at_models
         plane.held.on_fall = return_memory
         tls = listener_tls(start.settings.tls) if start.settings.tls else None
         loop = asyncio.get_running_loop()
@@ -211,7 +214,13 @@ class Worker(ControlledProcess):
         """Whether the workers of this gateway rename regions."""
         return await self._query_control(messages.ShareMemory(), _MEMORY_SECONDS)
 
-    async def _query_control(self, request: Rating | messages.ShareMemory, seconds: float) -> bool:
+    async def _look_at_models(self, keys: Collection[tuple[str, str]]) -> bool:
+        """Whether the workers of this gateway have been sent the lists of these endpoints."""
+        return await self._query_control(messages.LookAtModels(frozenset(keys)), _MODELS_SECONDS)
+
+    async def _query_control(
+        self, request: Rating | messages.ShareMemory | messages.LookAtModels, seconds: float
+    ) -> bool:
         """The control process' reply; False where none comes in time."""
         if self.writer.is_closing():
             return False

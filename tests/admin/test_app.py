@@ -18,6 +18,7 @@ from gateway.experiments.coordination import LocalCoordination
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.rule_versions.version import Version
 from gateway.supervision.decision_feed import DecisionFeed
@@ -122,7 +123,7 @@ class State:
             workers=4,
             worker_restarts=5,
             version="9",
-            models={("cuda", "http://a:1"): frozenset({"llama", "llama-lora"})},
+            models={("cuda", "http://a:1"): AdvertisedModels(frozenset({"llama", "llama-lora"}))},
             loads={("cuda", "http://a:1"): Load(3, 1, 0.5)},
             sessions=SessionUse(
                 moved={("cuda", "http://b:1", "drained"): 3, ("cuda", "http://b:1", "unavailable"): 1},
@@ -159,6 +160,7 @@ def test_engines_tell_health_and_load() -> None:
         "sessions_moved": 0,
         "sequences_lost": 0,
         "models": ["llama", "llama-lora"],
+        "lists_models": True,
         "load": {"running": 3, "waiting": 1, "kv_use": 0.5},
     }
     assert cuda["endpoints"][1]["condition"] == "unknown"

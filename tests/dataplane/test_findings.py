@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from tests.dataplane.stage import Engine, load, rules, run, stage
 
@@ -15,6 +16,7 @@ def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
     all."""
 
     async def scene() -> None:
+        llama = AdvertisedModels(frozenset({"llama"}))
         engines = [Engine(), Engine()]
         for engine in engines:
             await engine.start()
@@ -23,8 +25,8 @@ def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
             one.in_flight = 1
             keys = ("it", one.url), ("it", other.url)
             found = {keys[0]: READY, keys[1]: READY}
-            it.plane.update_health(found, {keys[0]: frozenset({"llama"})}, {keys[0]: Load(3), keys[1]: Load(2)})
-            assert [endpoint.models for endpoint in (one, other)] == [{"llama"}, frozenset()]
+            it.plane.update_health(found, {keys[0]: llama}, {keys[0]: Load(3), keys[1]: Load(2)})
+            assert [endpoint.models for endpoint in (one, other)] == [llama, None]
             assert [(endpoint.others, endpoint.condition) for endpoint in (one, other)] == [(2, READY), (2, READY)]
             one.in_flight = 3
             it.plane.update_health({keys[1]: DOWN, ("gone", "http://a:1"): DOWN}, loads={keys[1]: None})
@@ -33,7 +35,7 @@ def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
             assert [endpoint.others for endpoint in it.endpoints()] == [2, 0]
             fresh = rules(*engines, options="connections: {max_connections: 3}")
             it.plane.use_rules(load(fresh, tmp_path), 3)
-            assert [endpoint.models for endpoint in it.endpoints()] == [{"llama"}, frozenset()]
+            assert [endpoint.models for endpoint in it.endpoints()] == [llama, None]
             assert [endpoint.condition for endpoint in it.endpoints()] == [READY, DOWN]
             one.in_flight = 0
         for engine in engines:

@@ -18,6 +18,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.context.worker_counters import counters_in_parts, counters_of
 from gateway.observability.metrics import SeriesKey
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.endpoint import Endpoint
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
@@ -78,7 +79,10 @@ CHANGES: dict[str, tuple[Callable[[DataPlane], None], Callable[[Snapshot], objec
         lambda plane: plane.set_health({KEY: Readiness.DOWN}),
         lambda it: endpoint_of(it).condition is Readiness.DOWN,
     ),
-    "models": (lambda plane: plane.update_health({}, {KEY: frozenset("m")}), lambda it: "m" in endpoint_of(it).models),
+    "models": (
+        lambda plane: plane.update_health({}, {KEY: AdvertisedModels(frozenset("m"))}),
+        lambda it: endpoint_of(it).models is not None,
+    ),
     "load": (
         lambda plane: plane.update_health({}, {}, {KEY: Load(running=7)}),
         lambda it: endpoint_of(it).pressure == 7,

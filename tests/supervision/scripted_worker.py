@@ -65,10 +65,10 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
             control.sendall(encode(Serving()))
     elif isinstance(message, SetHealth):
         health = sorted(state.value for state in message.health.values())
-        note(notes, f"health {health} models {sorted(name for of in message.models.values() for name in of)}")
+        note(notes, f"health {health} models {sorted(name for of in message.models.values() for name in of.names)}")
     elif isinstance(message, UpdateHealth):
         conditions = [None if state is None else state.value for state in message.health.values()]
-        models = sorted(name for of in message.models.values() for name in of or ())
+        models = sorted(name for of in message.models.values() if of is not None for name in of.names)
         loads = [load.running for load in message.loads.values() if load is not None]
         note(notes, f"changed {conditions} models {models} loads {loads}")
     elif isinstance(message, SetLogLevel):

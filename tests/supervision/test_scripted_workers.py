@@ -14,6 +14,7 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.control.channel import ChildProcess
 from gateway.control.messages import Message, QueryReply, SetLogLevel, SetWeights
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
@@ -113,7 +114,9 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
             force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))
             force.set(SetWeights({"x": {"a": 1.0}}, {"x": 1}))  # unchanged, so not sent
             it = ("it", "http://127.0.0.1:1")
-            force.set_health(Findings({it: Readiness.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
+            force.set_health(
+                Findings({it: Readiness.DOWN}, {it: AdvertisedModels(frozenset({"llama"}))}, {it: Load(1)})
+            )
             await until(lambda: "changed" in (tmp_path / "notes").read_text())
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
@@ -247,9 +250,9 @@ def test_changes_of_health_are_sent_alone(tmp_path: Path) -> None:
         it, other = ("it", "http://127.0.0.1:1"), ("it", "http://127.0.0.1:2")
         async with force_of("good", tmp_path) as force:
             await force.start()
-            force.set_health(Findings({it: Readiness.READY}, {it: frozenset({"llama"})}))
+            force.set_health(Findings({it: Readiness.READY}, {it: AdvertisedModels(frozenset({"llama"}))}))
             force.set_health(Findings(loads={it: Load(1)}))
-            force.set_health(Findings({other: Readiness.DOWN}, {it: frozenset({"llama", "qwen"})}))
+            force.set_health(Findings({other: Readiness.DOWN}, {it: AdvertisedModels(frozenset({"llama", "qwen"}))}))
             force.set_health(Findings({it: None}, {it: None}))
             await until(lambda: (tmp_path / "notes").read_text().count("changed") == 4)
             kill_worker(force)

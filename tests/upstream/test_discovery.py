@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.probe import read_models
+from gateway.protocol.advertised_models import read_model_list
 
 LISTS = [
     (b'{"object":"list","data":[{"id":"llama","object":"model"},{"id":"llama-lora"}]}', {"llama", "llama-lora"}),
@@ -24,4 +24,5 @@ LISTS = [
 @pytest.mark.parametrize("body, models", LISTS)
 def test_models_are_read_in_every_form(body: bytes, models: set[str] | None) -> None:
     """OpenAI's form, Ollama's and a bare list are read; any other body yields no models."""
-    assert read_models(body) == models
+    found = read_model_list(body)
+    assert (found.names if found is not None else None) == models

@@ -16,6 +16,7 @@ from gateway.config.engine_specs import (
     PrefixSpec,
     TlsSpec,
 )
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
@@ -29,6 +30,10 @@ READY, UNREADY, DOWN = Readiness.READY, Readiness.UNREADY, Readiness.DOWN
 def made(num_endpoints: int = 3, **options: object) -> Engine:
     urls = tuple(EndpointSpec(f"http://e{number}:80") for number in range(num_endpoints))
     return Engine(EngineSpec("it", urls, **options))  # type: ignore[arg-type]
+
+
+def listing(*names: str) -> AdvertisedModels:
+    return AdvertisedModels(frozenset(names))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_its_models_are_those_of_all_endpoints() -> None:
     """An engine's models are those of all its endpoints."""
     it = made(3)
     assert it.models == frozenset()
-    it.endpoints[0].models, it.endpoints[1].models = frozenset({"a"}), frozenset({"a", "b"})
+    it.endpoints[0].models, it.endpoints[1].models = listing("a"), listing("a", "b")
     assert it.models == {"a", "b"}
 
 

@@ -159,4 +159,4 @@ class BudgetedAdmission(Admission):
 
     def _model_name(self) -> str:
         """The name by which prices know the model: the engine's, where the rules tell it."""
-        return self._route_target.spec.model or self._front.model_name()
+        return self._route_target.spec.model or (self._front.model() or ("",))[0]

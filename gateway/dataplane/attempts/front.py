@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gateway.config.engine_specs import EngineSpec
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
+from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
 
@@ -97,9 +100,13 @@ class AttemptFront(ABC):
         """The same as far as prices tell tokens apart; None where it is no generation, or has failed."""
         return None
 
-    def model_name(self) -> str:
-        """The model that the client names; empty where that is unknown."""
-        return ""
+    def model(self) -> ModelName | None:
+        """The model and version that the client names; None where that is unknown."""
+        return None
+
+    def facts(self) -> tuple[Snapshot, Facts] | None:
+        """The request as the rules see it; None where that is unknown."""
+        return None
 
     # How it is counted
 

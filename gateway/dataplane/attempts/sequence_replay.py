@@ -168,9 +168,10 @@ class SequenceReplay:
         """One that has not failed; or else one that has failed once: it may have restarted, or have closed a
         connection that was idle."""
         now = monotonic()
-        able = engine.able(now, self._failures)
+        model = (self._route_target.spec.model or self._sequence.model, "") if engine.by_model is not None else None
+        able = engine.able(now, self._failures, model)
         if not able:
-            able = engine.able(now, [endpoint for endpoint, number in self._failures.items() if number > 1])
+            able = engine.able(now, [endpoint for endpoint, number in self._failures.items() if number > 1], model)
         return engine.by_session(able, self._sequence.name) if able else None
 
     async def _replay_at(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:

@@ -14,12 +14,14 @@ once: its endpoint's count, its counters, the breaker. After the end no referenc
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import monotonic
 from typing import Any, Generic
 
 from gateway.dataplane.attempts.admission import Admission, BudgetedAdmission
 from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
 from gateway.dataplane.attempts.sequence_replay import SequenceReplay
+from gateway.dataplane.attempts.unknown_model import no_endpoint
 from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.interfaces import Handler
@@ -30,10 +32,12 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import RetryBudget
 from gateway.wire.http1.head import Field
 
 
@@ -167,7 +171,7 @@ class UpstreamAttempts(Generic[Carrier]):
             if admission.is_waiting:
                 return
         try:
-            if self.session is None and self.first_endpoint is None and route_target.engine.prefixes is None:  # mostly
+            if self.session is None and self.first_endpoint is None and route_target.engine.is_plain:  # mostly
                 endpoint = route_target.engine.choose(None, now, self.tried)
             else:
                 endpoint = self._choose(now)
@@ -178,8 +182,10 @@ class UpstreamAttempts(Generic[Carrier]):
             self.fail(error)
             return
         if endpoint is None:
-            if not self._plane.endpoint_waits.take(self, route_target.engine, now):
-                self.fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
+            refusal = no_endpoint(self._front, route_target, self.model(), now, self.lists_are_old)
+            is_unknown = refusal.kind is ErrorKind.NOT_FOUND
+            if is_unknown or not self._plane.endpoint_waits.take(self, route_target.engine, now):
+                self.fail(after or refusal)
             return
         series = route_target.series(endpoint)
         attempt: Attempt[Carrier] = Attempt(endpoint, series)
@@ -209,11 +215,17 @@ class UpstreamAttempts(Generic[Carrier]):
         if self.first_endpoint is not None and self.first_endpoint not in tried:
             return self.first_endpoint
         prompt = self._front.prompt() if engine.prefixes is not None else None
+        model = self.model() if engine.by_model is not None else None
         if session is None:
-            return engine.choose(None, now, tried, prompt)
+            return engine.choose(None, now, tried, prompt, model)
         if route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence):
-            return self._plane.affinity.choose(engine, session, now, tried, prompt)
-        return engine.choose(id_of(session), now, tried, prompt)
+            return self._plane.affinity.choose(engine, session, now, tried, prompt, model)
+        return engine.choose(id_of(session), now, tried, prompt, model)
+
+    def model(self) -> ModelName | None:
+        """The requested model and version, by the name at the engine; None where that is unknown."""
+        named, renamed = self._front.model(), self.route_target.spec.model
+        return named if named is None or renamed is None else (renamed, named[1])
 
     def clear_deadline(self) -> None:
         if self._slot is not None:
@@ -271,17 +283,24 @@ class UpstreamAttempts(Generic[Carrier]):
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
             self.failed(silence, was_sent=True)
 
-    def try_elsewhere(self, error: GatewayError, *, is_good: bool) -> bool:
+    def try_elsewhere(
+        self, error: GatewayError, *, is_good: bool, was_sent: bool = True, budget: RetryBudget | None = None
+    ) -> bool:
         """Whether an endpoint that was not tried yet takes over from one that cannot serve."""
         seen = (*self.tried, self.endpoint)
-        if all(other in seen or other.condition is Readiness.DOWN for other in self.route_target.engine.endpoints):
+        others = self.route_target.engine.serving(self.model(), monotonic())
+        if all(other in seen or other.condition is Readiness.DOWN for other in others):
             return False
-        if not self._may_retry(was_sent=True):
+        if not self._may_retry(was_sent, budget):
             return False
         self._drop()
         self._close(is_good, goes_on=True)
         self._retry(error)
         return True
+
+    def lists_are_old(self, endpoints: Collection[Endpoint]) -> None:
+        """Have these endpoints' lists of models read again."""
+        self._plane.look_at_models([(self.route_target.engine.name, endpoint.url) for endpoint in endpoints])
 
     def sequence_forgotten(self, text: bytes) -> bool:
         """Whether this refusal says that the engine does not know the request's sequence; another attempt follows."""
@@ -317,18 +336,19 @@ class UpstreamAttempts(Generic[Carrier]):
             attempt.series.retries += 1
             tried = (*self.tried, attempt.endpoint)
             # Where every endpoint has failed once, the next attempt may go to any of them again.
-            self.tried = tried if len(tried) < len(self.route_target.engine.endpoints) else ()
+            usable = self.route_target.engine.serving(self.model(), monotonic())
+            self.tried = () if all(endpoint in tried for endpoint in usable) else tried
             if self.timing is not None:
                 self.timing.failed(attempt.sent_at, monotonic())
         self.start(monotonic(), error)
 
-    def _may_retry(self, was_sent: bool) -> bool:
+    def _may_retry(self, was_sent: bool, budget: RetryBudget | None = None) -> bool:
         retry, front = self.route_target.engine.spec.retry, self._front
         if self._num_attempts > retry.attempts or not front.is_replayable():
             return False
         if was_sent and not front.is_idempotent(retry.idempotent):
             return False
-        return self.route_target.engine.budget.take(monotonic())
+        return (budget or self.route_target.engine.budget).take(monotonic())
 
     def _drop(self) -> None:
         """Cancel the wait for a limit or an endpoint, the replay, the attempt: whatever is under way."""

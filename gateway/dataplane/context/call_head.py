@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from gateway.config.settings import Settings
@@ -66,6 +66,8 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"user-agent",
 }
 _INFERENCES = ("ModelInfer", "ModelStreamInfer")
+# Of endpoints that serve other models than the rest of their engine: endpoints come and go.
+_MAX_SETS = 64
 # What a decision takes that is remembered by the names of a message.
 _DECISION_BYTES = 1024
 
@@ -80,6 +82,7 @@ class CallTarget:
         self._path = path
         self._fields = fields
         self._at: dict[Endpoint, CallTarget] = {}
+        self._among: dict[tuple[Endpoint, ...], CallTarget] = {}
         self.route_target = route_target
         self.endpoint = endpoint
         self.max_body_bytes = route_target.spec.max_body_bytes
@@ -96,6 +99,17 @@ class CallTarget:
         target = self._at.get(endpoint)
         if target is None:
             target = self._at[endpoint] = CallTarget(self._path, self._fields, self.route_target, endpoint)
+        return target
+
+    def among(self, endpoints: Sequence[Endpoint]) -> CallTarget:
+        """The same for the models that these endpoints serve: a stream of its own, since a stream has one endpoint."""
+        key = tuple(endpoints)
+        target = self._among.get(key)
+        if target is None:
+            if len(self._among) >= _MAX_SETS:
+                self._among.clear()
+            target = self._among[key] = CallTarget(self._path, self._fields, self.route_target)
+            target.heads = self.heads
         return target
 
     def head(self, endpoint: Endpoint) -> CachedHeaders:

@@ -49,13 +49,15 @@ from gateway.net.tls_files import reload_changed
 from gateway.observability.access_log import AccessLog
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import Metrics
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.region_names import RegionNames
 from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
-from gateway.upstream.engine import NO_MODELS, Key
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine, Key
 
 T = TypeVar("T")
 
@@ -134,6 +136,7 @@ class DataPlane:
         self.by_control_memory: Callable[[], Awaitable[bool]] | None = None
         self._renames_regions = False
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
+        self.by_control_models: Callable[[Collection[Key]], Awaitable[bool]] | None = None
         self._health = health
         self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}  # of engines with sources, as far as they are known
         self._models: Models = {}
@@ -192,6 +195,17 @@ class DataPlane:
             self.rename_regions(secrets.token_bytes(32))
         elif not await self.by_control_memory():
             raise GatewayError(ErrorKind.OVERLOADED, "the control process does not answer: try again")
+
+    async def models_changed(self, keys: Collection[Key]) -> None:
+        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after."""
+        if self.by_control_models is not None and keys:
+            await self.by_control_models(keys)
+
+    def look_at_models(self, keys: Collection[Key]) -> None:
+        """The same, in the background."""
+        task = self.loop.create_task(self.models_changed(keys))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def rename_regions(self, secret: bytes) -> None:
         """From now on, inferences may name regions of their clients."""
@@ -274,7 +288,7 @@ class DataPlane:
     def update_health(
         self,
         conditions: Mapping[Key, Readiness | None],
-        models: Mapping[Key, frozenset[str] | None] = NO_CHANGES,
+        models: Mapping[Key, AdvertisedModels | None] = NO_CHANGES,
         loads: Loads = NO_CHANGES,
     ) -> None:
         """Take over what has changed since."""
@@ -285,14 +299,20 @@ class DataPlane:
         if self._loads is not None:
             self._loads |= loads
         for snapshot in self._snapshots():
+            listing: dict[Engine, list[Endpoint]] = {}
             for key in {**conditions, **models, **loads}:
                 engine = snapshot.engines.get(key[0])
                 endpoint = engine.endpoint(key[1]) if engine is not None else None
-                if endpoint is not None:
-                    endpoint.condition = self._health.get(key)
-                    endpoint.models = self._models.get(key, NO_MODELS)
-                    if key in loads:
-                        endpoint.observe_load(loads[key])
+                if engine is None or endpoint is None:
+                    continue
+                endpoint.condition = self._health.get(key)
+                if key in models:
+                    endpoint.models = self._models.get(key)
+                    listing.setdefault(engine, []).append(endpoint)
+                if key in loads:
+                    endpoint.observe_load(loads[key])
+            for engine, endpoints in listing.items():
+                engine.lists_changed(endpoints)
 
     def set_endpoints(self, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> None:
         """These are the endpoints of engines with sources from now on. Of those that have left, requests under way end
@@ -363,6 +383,7 @@ class DataPlane:
 
     def _sweep_endpoints(self, now: float) -> Steps[None]:
         for engine in list(self.snapshot.engines.values()):
+            engine.sweep(now)
             for endpoint in engine.endpoints:
                 endpoint.close_stale(now)
             if engine.spec.slow_start:

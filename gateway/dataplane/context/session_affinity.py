@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from time import time
 
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, Sequence, name_of
@@ -93,6 +94,7 @@ class SessionAffinity:
         now: float,
         tried: Collection[Endpoint] = (),
         prompt: bytes | memoryview | None = None,
+        model: ModelName | None = None,
     ) -> Endpoint | None:
         """An endpoint for the next try of a session's request; None where all (not yet tried) are down.
 
@@ -102,11 +104,11 @@ class SessionAffinity:
         moment = time()
         known = self.book.peek(name_of(session), moment)
         if isinstance(session, Sequence):
-            endpoint = self._for_sequence(engine, session, known, now, tried)
+            endpoint = self._for_sequence(engine, session, known, now, tried, model)
         elif engine.spec.balance.traits.by_session:
-            endpoint = self._for_session(engine, known, now, tried)
+            endpoint = self._for_session(engine, known, now, tried, model)
         else:
-            endpoint = engine.choose(session, now, tried, prompt)
+            endpoint = engine.choose(session, now, tried, prompt, model)
         if not tried:
             self.book.count(known, moment)
         return endpoint
@@ -155,16 +157,20 @@ class SessionAffinity:
         return route_target
 
     def _for_session(
-        self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]
+        self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint], model: ModelName | None
     ) -> Endpoint | None:
         place = session.places.get(engine.name)
         hashed = self._hashed_endpoint(engine, session)
         if hashed is None:
             return None
         at = hashed if place is None else engine.endpoint(place)
+        if model is not None and at not in engine.serving(model, now):
+            # The session stays where it is with the models there; of this one, hashing alone gives the endpoint.
+            able = engine.able(now, tried, model)
+            return engine.by_session(able, session.name) if able else None
         if at is not None and not session.is_new and engine.is_able(at, now, tried):
             return at  # nearly always
-        able = engine.able(now, tried)
+        able = engine.able(now, tried, model)
         if not able:
             return None
         if place is not None and at in able:
@@ -184,7 +190,13 @@ class SessionAffinity:
         return chosen
 
     def _for_sequence(
-        self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
+        self,
+        engine: Engine,
+        sequence: Sequence,
+        known: Session,
+        now: float,
+        tried: Collection[Endpoint],
+        model: ModelName | None,
     ) -> Endpoint | None:
         if sequence.adrift and not sequence.starts:
             text = f"nobody knows where sequence {sequence.id} of model '{sequence.model}' is by now: {sequence.adrift}"
@@ -204,7 +216,7 @@ class SessionAffinity:
             return at
         if sequence.step and not sequence.starts:
             raise SequenceDisplacedError(sequence, "", "nobody knows", None)
-        able = engine.able(now, tried)
+        able = engine.able(now, tried, model)
         if not able:
             return None
         chosen = at if at is not None and at in able else None

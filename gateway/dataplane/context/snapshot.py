@@ -27,6 +27,7 @@ from gateway.limits.prices import Prices
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
@@ -43,7 +44,7 @@ from gateway.upstream.engine import Engine
 
 # What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Readiness]
-Models = Mapping[tuple[str, str], frozenset[str]]
+Models = Mapping[tuple[str, str], AdvertisedModels]
 Loads = Mapping[tuple[str, str], Load | None]
 # Weights of arms that differ from the rules, by experiment and arm
 Weights = Mapping[str, Mapping[str, float]]

@@ -12,8 +12,9 @@ from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.prepared_head import undecided
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.conversion.control_errors import RpcError
-from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.fallback_reasons import DOWN
 from gateway.protocol.infer_message_head import Names, facts_or_error
 from gateway.protocol.sequence import AnySession, Sequence
@@ -112,7 +113,7 @@ class StreamRouter:
         if self._decided is not None and self._decided[0] is plain:
             _, target, session = self._decided
             self._decided = None
-            return self._target_of_session(target, session)
+            return self._target_of_session(target, session, names)
         decision = self._plan.decide(names, None, self._head)
         is_by_content = decision is Undecided.NEEDS_BODY
         if is_by_content:
@@ -123,9 +124,10 @@ class StreamRouter:
         if target.route_target.fallbacks is not None:
             target = self._with_able_engine(target, chosen_by, data if plain is None else plain)
         if is_by_content:
-            target = self._of_all_units(target)
+            target = self._narrowed(self._of_all_units(target), names)
             self._sessions.setdefault(target, chosen_by)
         else:
+            target = self._narrowed(target, names)
             self.keep(key, target, chosen_by)
         return target
 
@@ -143,6 +145,15 @@ class StreamRouter:
         count_fallback(self._data_plane.metrics, left, found, rated_id, 0, is_inference=True)
         return self._plan.target(found)
 
+    @staticmethod
+    def _narrowed(target: CallTarget, names: Names) -> CallTarget:
+        """The target among the endpoints that serve a message's model."""
+        engine = target.route_target.engine
+        if engine.by_model is None:
+            return target
+        endpoints = engine.serving(_at_engine(target, names), monotonic())
+        return target.among(endpoints) if endpoints else target
+
     def _of_all_units(self, target: CallTarget) -> CallTarget:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""
         return self._plan.target(target.route_target.origin)
@@ -153,15 +164,16 @@ class StreamRouter:
             return self._plan.decide(names, facts_or_error(plain), self._head)
         return decision
 
-    def _target_of_session(self, target: CallTarget, session: AnySession) -> CallTarget:
+    def _target_of_session(self, target: CallTarget, session: AnySession, names: Names) -> CallTarget:
         """The target at the endpoint where a session is."""
-        engine = target.route_target.engine
+        engine, now = target.route_target.engine, monotonic()
+        model = _at_engine(target, names) if engine.by_model is not None else None
         if isinstance(session, Sequence) or target.route_target.sticky_endpoint:
-            endpoint = self._affinity.choose(engine, session, monotonic())
+            endpoint = self._affinity.choose(engine, session, now, model=model)
         else:
-            endpoint = engine.choose(session, monotonic())
+            endpoint = engine.choose(session, now, model=model)
         if endpoint is None:
-            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+            raise engine.no_endpoint(model, now)
         if isinstance(session, Sequence) and session.ends:
             self._affinity.ended(session)
         target = target.at(endpoint)
@@ -187,9 +199,11 @@ class StreamRouter:
             # Messages without a route are refused in their turn; for those decided one by one no order is promised.
             self._know(key, decision is Undecided.NEEDS_BODY)
             return None
-        if not decision[0].route_target.is_sticky:
-            self.keep(key, *decision)
-        return decision[0]
+        if decision[0].route_target.is_sticky:
+            return decision[0]
+        target = self._narrowed(decision[0], names)
+        self.keep(key, target, decision[1])
+        return target
 
     async def query(self, key: Key, target: CallTarget) -> None:
         try:
@@ -206,3 +220,9 @@ class StreamRouter:
         if self._decoupled is _NOTHING:
             self._decoupled = {}
         self._decoupled[key] = decoupled
+
+
+def _at_engine(target: CallTarget, names: Names) -> ModelName:
+    """A message's model by its name at the engine."""
+    name, version = names.of_model
+    return target.route_target.spec.model or name, version

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from time import monotonic
 
+from gateway.dataplane.attempts.model_refusal import is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead, CallTarget
 from gateway.dataplane.context.local_replies import lines_of
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
 from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
@@ -19,10 +21,12 @@ from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import AnySession
+from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
@@ -112,7 +116,7 @@ class UnaryRelay(GrpcFront, CallHandler):
             attempts.meter.used_energy(reply.joules)
         if ended:
             self._release()
-            if reply.status != OK and attempts.sequence_forgotten(reply.message.encode()):
+            if reply.status != OK and self._is_turned_away(reply.status, reply.message.encode()):
                 return
         self._active_at = now
         if self._capture is not None:
@@ -122,6 +126,12 @@ class UnaryRelay(GrpcFront, CallHandler):
         self._stream.send_headers(reply.steady, self._id_literal, ended=ended)
         if ended:
             self._finish(now, reply.http_status if reply.status is None else http_status(reply.status), reply.status)
+
+    def _is_turned_away(self, status: int | None, text: bytes) -> bool:
+        """Whether another endpoint gets the call."""
+        if self.attempts.sequence_forgotten(text):
+            return True
+        return status is not None and is_turned_away(self.attempts, http_status(status), text)
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is self._stream:
@@ -223,7 +233,7 @@ class UnaryRelay(GrpcFront, CallHandler):
             passing = self._client.passing + passing + self._id_literal
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
-        keeps = engine.spec.retry.idempotent == "infer" or self._client.plane.request_log.keeps_bodies
+        keeps = engine.keeps_bodies or self._client.plane.request_log.keeps_bodies
         if attempts.replay is not None or self._capture is not None:
             keeps = True
             for copier in (attempts.replay, self._capture):
@@ -273,6 +283,14 @@ class UnaryRelay(GrpcFront, CallHandler):
 
     def prompt(self) -> bytes | None:
         return self._message.prompt
+
+    def model(self) -> ModelName | None:
+        names = self._message.names
+        return names.of_model if names is not None and names.model else None
+
+    def facts(self) -> tuple[Snapshot, Facts] | None:
+        plan, names = self._head.plan, self._message.names
+        return (plan.snapshot, plan.facts(names)) if names is not None else None
 
     def is_replayable(self) -> bool:
         return self._message.can_be_sent_again

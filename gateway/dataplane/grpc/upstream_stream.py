@@ -12,6 +12,7 @@ from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.observability.metrics import RequestSeries
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.infer_message_head import Names
@@ -207,6 +208,10 @@ class UpstreamStream(GrpcFront):
         if not self._held or self._held[0][0][0]:
             return None
         return prompt_of_message(self._held[0][0][PREFIX_BYTES:])
+
+    def model(self) -> ModelName | None:
+        """That of the stream's first message: all others' are at the same endpoints."""
+        return self._held[0][1].of_model if self._held else None
 
     def is_replayable(self) -> bool:
         return self._is_held and self.target.endpoint is None  # else it has messages of more than one session

@@ -11,6 +11,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.attempts.front import Attempt
+from gateway.dataplane.attempts.model_refusal import hold_refusal, is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.head_reader import Request
@@ -19,17 +20,19 @@ from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.dataplane.rest.generation_reader import GenerationReader
 from gateway.limits.limit import expected_tokens
 from gateway.net.http1_client import Http1ClientConnection
 from gateway.observability.arms import Meter
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import AnySession
+from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import FIELDS_OF_BODIES, Input, InputProtocol
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import ResponseHead
@@ -235,7 +238,7 @@ class Exchange(UpstreamHandler):
         keeps = (  # only what may run twice is ever sent again
             replay is not None
             or self._generation is not None
-            or engine.spec.retry.idempotent == "infer"
+            or engine.keeps_bodies
             or not body.size
             or client.plane.request_log.keeps_bodies
         )
@@ -275,8 +278,8 @@ class Exchange(UpstreamHandler):
         route_target = attempts.route_target
         if ended:
             attempt.sent_on = None  # the connection is back in its pool
-            if head.status >= 400 and attempts.replay is not None and attempts.sequence_forgotten(data):
-                return
+        if head.status >= 400 and self._is_turned_away(head, data, ended):
+            return
         attempts.reply_began(attempt, head.status, now)
         self._active_at = now
         self._response_bytes = len(data)
@@ -300,6 +303,15 @@ class Exchange(UpstreamHandler):
                 self._finish(now)
         elif client.is_paused:  # it has been since before this attempt
             self.client_paused()
+
+    def _is_turned_away(self, head: ResponseHead, data: bytes, ended: bool) -> bool:
+        """Whether another endpoint gets the request, or may once the refusal is whole."""
+        attempts = self.attempts
+        if not ended:
+            return hold_refusal(attempts, self._generation or self, head, data)
+        if attempts.replay is not None and attempts.sequence_forgotten(data):
+            return True
+        return is_turned_away(attempts, head.status, data)
 
     def reply_continued(self, data: bytes, ended: bool) -> None:
         self._response_bytes += len(data)
@@ -406,8 +418,12 @@ class Exchange(UpstreamHandler):
             return None
         return self._generation.usage(self._body)
 
-    def model_name(self) -> str:
-        return self._plan.call.model or ""
+    def model(self) -> ModelName | None:
+        call = self._plan.call
+        return (call.model, call.version or "") if call.model else None
+
+    def facts(self) -> tuple[Snapshot, Facts]:
+        return self._plan.snapshot, self._plan.facts
 
     def generated(self) -> GenerationUsage | None:
         if self._generation is None or self.attempts.status != 200:

@@ -182,7 +182,10 @@ class FleetOperation(LocalHandler):
         return await SharedMemoryOperation(self._client, self._request, self._fleet).answer(body)
 
     async def _control_model(self, body: bytes) -> AggregatedReply:
-        return agreed(await self._fleet.query(self._fleet.where_the_model_is(), body), self._fleet.names_engines)
+        questions = self._fleet.where_the_model_is()
+        replies = await self._fleet.query(questions, body)
+        await self._client.plane.models_changed({(engine.name, endpoint.url) for engine, endpoint, _ in questions})
+        return agreed(replies, self._fleet.names_engines)
 
     async def _settings(self, body: bytes) -> AggregatedReply:
         """Trace and log settings: one server's are read, all servers' are written."""

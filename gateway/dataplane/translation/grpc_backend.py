@@ -9,6 +9,7 @@ from time import monotonic
 import orjson
 
 from gateway.dataplane.attempts.front import Attempt
+from gateway.dataplane.attempts.model_refusal import is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.head_reader import Request
@@ -16,6 +17,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.observability.arms import Meter
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.sequence import AnySession
@@ -67,6 +69,10 @@ class GrpcBackendCall(UpstreamHandler):
     def is_replayable(self) -> bool:
         return True
 
+    def model(self) -> ModelName | None:
+        call = self._request.plan.call
+        return (call.model, call.version or "") if call.model else None
+
     def field(self, name: bytes) -> bytes | None:
         return self._request.value(name)
 
@@ -104,6 +110,8 @@ class GrpcBackendCall(UpstreamHandler):
     def _answer(self, attempt: Attempt[asyncio.Task[None]], answered: UnaryReply) -> None:
         attempts, route_target, request_id = self.attempts, self.attempts.route_target, self._request.id or b""
         status = 200 if answered.is_good else http_status(answered.status)
+        if status != 200 and is_turned_away(attempts, status, answered.text.encode()):
+            return
         body = answered.message if answered.is_good else orjson.dumps({"error": answered.text})
         now = monotonic()
         seconds = now - attempts.started_at

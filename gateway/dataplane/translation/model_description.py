@@ -15,6 +15,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.protocol.advertised_models import ModelName, read_model_list
 from gateway.protocol.conversion.control import response_of_json, rpc_response
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.conversion.errors import read_error
@@ -46,7 +47,6 @@ from gateway.protocol.translator import Reply, V2Request
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import Engine
-from gateway.upstream.probe import read_models
 
 # A request waits for the answer.
 _TIMEOUT_SECONDS = 10.0
@@ -103,10 +103,11 @@ async def describe(route_target: RouteTarget, model: str, version: str) -> Descr
     return description
 
 
-def _choose(engine: Engine) -> Endpoint:
-    endpoint = engine.choose(None, monotonic())
+def _choose(engine: Engine, model: ModelName | None) -> Endpoint:
+    now = monotonic()
+    endpoint = engine.choose(None, now, model=model)
     if endpoint is None:
-        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+        raise engine.no_endpoint(model, now)
     return endpoint
 
 
@@ -114,18 +115,21 @@ def _timeout(engine: Engine) -> float:
     return min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
 
 
-async def fetch_from(engine: Engine, path: str, method: str = "GET", endpoint: Endpoint | None = None) -> HttpReply:
-    """What some endpoint of an engine answers. Raises: GatewayError."""
+async def fetch_from(
+    engine: Engine, path: str, method: str = "GET", endpoint: Endpoint | None = None, model: ModelName | None = None
+) -> HttpReply:
+    """What some endpoint of an engine, of those that serve the model, answers. Raises: GatewayError."""
     target = path.encode("ascii")
-    endpoint = endpoint or _choose(engine)
+    endpoint = endpoint or _choose(engine, model)
     return await fetch(endpoint, method, target, b"", fields=engine.extra_fields, timeout=_timeout(engine))
 
 
 async def _openai(engine: Engine, model: str, version: str) -> Description:
     """An engine that lists its models must list this one; some list none."""
-    fetched = await fetch_from(engine, f"{engine.spec.base_path}/models")
-    listed = read_models(fetched.body)
-    if listed and model not in listed:
+    name = model, version
+    fetched = await fetch_from(engine, f"{engine.spec.base_path}/models", model=name)
+    listed = read_model_list(fetched.body)
+    if listed is not None and listed.names and not listed.serves(name):
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
     embeds = engine.spec.dialects == (LlmApi.EMBEDDINGS.value,)
     metadata = embeddings_metadata(model) if embeds else openai_metadata(model)
@@ -135,7 +139,7 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
 
 async def _call_service(engine: Engine, path: str, message: bytes) -> bytes:
     """What some endpoint of an engine answers to a call of its own service. Raises: GatewayError."""
-    endpoint = _choose(engine)
+    endpoint = _choose(engine, None)
     if endpoint.streams is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
     answered = await call_unary(endpoint, path, message, fields=engine.extra_fields, timeout=_timeout(engine))
@@ -250,7 +254,7 @@ async def _query(rpc: str, route_target: RouteTarget, model: str, version: str) 
     if not engine.spec.protocol.is_v2:
         description = await describe(route_target, model, version)
         return response_of_json(rpc, description.config if rpc == "ModelConfig" else description.metadata)
-    endpoint = _choose(engine)
+    endpoint = _choose(engine, (model, version))
     if endpoint.streams is not None:
         request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
         path, fields = RPCS[rpc].path, engine.extra_fields
