@@ -1,4 +1,4 @@
-"""Looking each second for ten minutes makes no more false alarms than alpha: simulations of 1,100 experiments.
+"""Looking each second for ten minutes makes no more false alarms than alpha: simulations of 850 experiments.
 
 Seeds are fixed. A check passes unless a coin of chance alpha would give as many alarms less than once in a thousand
 times. `scripts/bench/experiment_power.py` simulates more experiments.
@@ -37,7 +37,7 @@ def found(of: Traffic, checks: list[str], num: int, seed: int) -> dict[str, np.n
 @pytest.mark.parametrize("name", HARMLESS)
 def test_peeking_makes_no_false_alarms(name: str) -> None:
     """600 looks at two equal arms: requests and sessions, rare errors, wild latencies, ramps, rising base rates."""
-    of, num = HARMLESS[name], 50
+    of, num = HARMLESS[name], BATCH
     for check, seconds in found(of, harmless_checks(of), num, seed=11).items():
         assert np.isfinite(seconds).sum() <= most_by_chance(num), check
 
