@@ -87,6 +87,9 @@ _TEXTS: tuple[tuple[FallbackReason, re.Pattern[bytes]], ...] = (
         re.compile(rb"model_not_found|request for unknown model|the model [^ ]{1,200} does not exist", re.IGNORECASE),
     ),
 )
+# An error where the first token of a stream should be (vLLM, SGLang): its status is in the event.
+_ERROR_EVENT = re.compile(rb'"error" ?: ?[{"]|^event: ?error', re.MULTILINE)
+_STATUS_IN_EVENT = re.compile(rb'"code" ?: ?"?([45][0-9][0-9])\b')
 # Of an error reply, what is searched.
 _MAX_TEXT = 8192
 
@@ -96,6 +99,14 @@ def reasons_of_error(kind: ErrorKind, *, is_idempotent: bool) -> Reasons:
     if kind in _MAY_HAVE_RUN and not is_idempotent:
         return NO_REASONS
     return _OF_ERRORS.get(kind, NO_REASONS)
+
+
+def status_of_events(text: bytes) -> int:
+    """The status of a stream's first events: 200, or that of the error in them."""
+    if not _ERROR_EVENT.search(text, 0, _MAX_TEXT):
+        return 200
+    status = _STATUS_IN_EVENT.search(text, 0, _MAX_TEXT)
+    return 500 if status is None else int(status[1])
 
 
 def reasons_of_reply(status: int, text: bytes, *, is_idempotent: bool) -> Reasons:

@@ -195,7 +195,10 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether some endpoint is ready; without probes, one whose breaker is closed."""
+        """Whether some endpoint is ready; without probes, one whose breaker is closed. An engine that requests start is
+        ready for them."""
+        if self.spec.activator is not None and self.spec.wait_for_endpoint:
+            return True
         if not self.spec.health.interval:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
         return any(endpoint.condition is Readiness.READY for endpoint in self.endpoints)

@@ -8,7 +8,7 @@ from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.grpc.peers import GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, grpc_stage, many, request
-from tests.dataplane.stage import Engine, Stage, post, rules, run, stage, until
+from tests.dataplane.stage import Engine, Stage, load, post, rules, run, stage, until
 from tests.support.ports import free_port
 
 WAITS = "wait_for_endpoint: 30s\n    retry: {attempts: 0}"
@@ -63,6 +63,25 @@ def test_requests_wait_for_a_probe(tmp_path: Path) -> None:
             assert engine.num_connections == 0
             it.plane.update_health({key: Readiness.READY})
             assert (await reply).status == 200
+        engine.stop()
+
+    run(scene())
+
+
+def test_rules_that_change_leave_them_waiting(tmp_path: Path) -> None:
+    """Requests that wait while other rules come into force are answered as well, like those that come after."""
+
+    async def scene() -> None:
+        engine = LateEngine()
+        text = rules(engine, options=WAITS)
+        async with stage(text, tmp_path) as it:
+            first = asyncio.ensure_future(it.ask(post()))
+            await until(lambda: num_waiting(it) == 1)
+            it.plane.use_rules(load(f"{text}  - {{name: more, match: {{model: x}}, engine: it}}\n", tmp_path), 2)
+            second = asyncio.ensure_future(it.ask(post()))
+            await until(lambda: num_waiting(it) == 2)
+            await engine.start()
+            assert [(await reply).status for reply in (first, second)] == [200, 200]
         engine.stop()
 
     run(scene())

@@ -10,7 +10,21 @@ import pytest
 
 from gateway.observability.metrics import FallbackKey
 from gateway.protocol.engine_load import Readiness
-from tests.dataplane.generating import CHAT, DONE, LAST, ROLE, STOP, STREAM, WHOLE, asked, chunk, http, token, writes
+from tests.dataplane.generating import (
+    CHAT,
+    DONE,
+    LAST,
+    ROLE,
+    STOP,
+    STREAM,
+    WHOLE,
+    asked,
+    chunk,
+    event,
+    http,
+    token,
+    writes,
+)
 from tests.dataplane.stage import (
     OK,
     Engine,
@@ -255,6 +269,37 @@ def test_a_stream_before_its_first_token(tmp_path: Path) -> None:
 
     scene(tmp_path, early, writes(STREAM + chunk(ROLE), then="reset"), other=good, one=openai, two=openai)
     scene(tmp_path, late, writes(STREAM + chunk(ROLE + token("a")), then="reset"), other=good, one=openai, two=openai)
+
+
+ERRORS = {
+    "context_length": {"object": "error", "message": "longer than the model's context length (8)", "code": 400},
+    "5xx": {"message": "out of memory", "code": None},
+    "429": {"message": "slow down", "code": "429"},
+}
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+def test_an_error_in_place_of_the_first_token(tmp_path: Path, reason: str) -> None:
+    """An engine that reports its failure as the first event of a stream has answered nothing: the fallback does,
+    whether the role came before or not. Without a fallback for the reason the client gets the event."""
+    error, good = event({"error": ERRORS[reason]}), STREAM + chunk(ROLE + token("b")) + chunk(STOP + DONE) + LAST
+    openai = "protocol: openai, retry: {attempts: 0}"
+
+    async def falls_back(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(CHAT, asked(CHAT)))
+        from_second(reply, reason)
+        assert b"error" not in reply.body
+
+    async def stays(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(CHAT, asked(CHAT)))
+        assert (reply.status, reply.headers["x-pointsman-engine"]) == (200, "first")
+        assert reply.body == ROLE + error + DONE
+
+    fallback = f"{{engine: second, on: '{reason}'}}"
+    for before in (b"", ROLE):
+        script = writes(STREAM + chunk(before + error) + chunk(DONE) + LAST)
+        scene(tmp_path, falls_back, script, other=writes(good), fallback=fallback, one=openai, two=openai)
+    scene(tmp_path, stays, script, fallback="{engine: second, on: down}", one=openai, two=openai)
 
 
 def test_the_fallback_may_speak_another_protocol(tmp_path: Path) -> None:

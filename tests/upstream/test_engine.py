@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.engine_specs import (
+    ActivatorSpec,
     Balance,
     BreakerSpec,
     EndpointSpec,
@@ -189,6 +190,16 @@ def test_is_ready(interval: float, conditions: tuple[Readiness | None, ...], rea
         for endpoint in it.endpoints:
             endpoint.breaker.failed(0.0)
         assert not it.is_ready
+
+
+def test_one_that_requests_start_is_ready() -> None:
+    """An engine that is down, and that requests wait for and start, is ready for them: a balancer in front of the
+    gateway must send them."""
+    activator = ActivatorSpec("http://a/start")
+    for options, ready in (({"wait_for_endpoint": 60.0}, True), ({}, False)):
+        it = made(1, activator=activator, **options)
+        it.endpoints[0].condition = DOWN
+        assert it.is_ready is ready
 
 
 def test_its_repr_tells_its_state() -> None:

@@ -25,7 +25,7 @@ from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.fallback_reasons import DOWN, Reasons, reasons_of_error, reasons_of_reply
+from gateway.protocol.fallback_reasons import DOWN, Reasons, reasons_of_error, reasons_of_reply, status_of_events
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
 from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead
@@ -33,6 +33,7 @@ from gateway.wire.http1.head import Field, ResponseHead
 _V2_APIS = (None, *OF_V2)
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _SEQUENCE = b'"sequence_id"'
+_EVENTS = b"text/event-stream"
 # An error reply that is longer goes to the client as it comes.
 _MAX_HELD_BYTES = 64 * 1024
 
@@ -61,6 +62,7 @@ class FallbackHandler(InterposedHandler):
         self._is_committed = False  # the reply is the client's
         self._held: list[Callable[[], None]] | None = None  # an error reply, until it is whole
         self._held_status = 0
+        self._is_stream_held = False
         self._text = BoundedCopy(_MAX_HELD_BYTES)  # of that
         self._handler = None
 
@@ -107,10 +109,14 @@ class FallbackHandler(InterposedHandler):
     def relay(
         self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
     ) -> None:
-        if self._is_committed or not self._holds(head.status):
+        status = head.status
+        if status == 200 and not self._is_committed and (head.value(b"content-type") or b"").startswith(_EVENTS):
+            status = status_of_events(data)
+        if self._is_committed or not self._holds(status):
             self._client.relay(head, route_target, added, request_id, data)
             return
-        self._held_status = head.status
+        self._held_status = status
+        self._is_stream_held = head.status == 200
         self._held = [partial(self._client.relay, head, route_target, added, request_id, data)]
         self._text = BoundedCopy(_MAX_HELD_BYTES)
         self._text.add(data)
@@ -168,7 +174,8 @@ class FallbackHandler(InterposedHandler):
         """The reply has ended."""
         if self._held is not None:
             reasons = self._reasons_of_reply(self._held_status, b"".join(self._text.pieces))
-            if self._falls_back(reasons, self._held_status):
+            # An arm's stream counts as answered, and is a failure though its status be 5xx
+            if self._falls_back(reasons, 400 if self._is_stream_held else self._held_status):
                 return
             self._release()
         write()

@@ -54,7 +54,7 @@ class EndpointWaits:
     ) -> None:
         self._call_later = call_later
         self._clock = clock
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[Engine, _Line] = {}
         self._is_ticking = False
         self._reported: dict[str, float] = {}  # when, by engine
         self.report: Callable[[str], None] = lambda engine: None
@@ -63,10 +63,13 @@ class EndpointWaits:
     @property
     def waiting(self) -> dict[str, int]:
         """Requests that wait now, by engine."""
-        return {name: len(line.requests) for name, line in self._lines.items()}
+        waiting = Counter[str]()
+        for engine, line in self._lines.items():  # those of the rules in force, and of earlier ones
+            waiting[engine.name] += len(line.requests)
+        return waiting
 
     def holds(self, request: WaitingRequest, engine: Engine) -> bool:
-        line = self._lines.get(engine.name)
+        line = self._lines.get(engine)
         return line is not None and request in line.requests
 
     def take(self, request: WaitingRequest, engine: Engine, now: float) -> bool:
@@ -75,9 +78,9 @@ class EndpointWaits:
         left = engine.spec.wait_for_endpoint - request.waited
         if left <= 0.0:
             return False
-        line = self._lines.get(engine.name)
+        line = self._lines.get(engine)
         if line is None:
-            line = self._lines[engine.name] = _Line(engine)
+            line = self._lines[engine] = _Line(engine)
             self.want(engine)
         most = engine.spec.connections.max_pending
         if len(line.requests) >= most:
@@ -87,7 +90,6 @@ class EndpointWaits:
             return True
         if request.waited:  # it has been here
             line.batch = 1
-        line.engine = engine  # of the latest rules
         line.requests[request] = now, now + left
         if not self._is_ticking:
             self._is_ticking = True
@@ -96,7 +98,7 @@ class EndpointWaits:
 
     def leave(self, request: WaitingRequest, engine: Engine) -> None:
         """It waits no more: its client is gone, or its time is over."""
-        line = self._lines.get(engine.name)
+        line = self._lines.get(engine)
         if line is not None and line.requests.pop(request, None) is not None:
             self.outcomes[engine.name, "left"] += 1
 
@@ -112,16 +114,16 @@ class EndpointWaits:
     def _tick(self) -> None:
         self._is_ticking = False
         now = self._clock()
-        for name, line in list(self._lines.items()):
+        for engine, line in list(self._lines.items()):
             self._end_late(line, now)
             if may_serve(line.engine):
                 batch, line.batch = list(line.requests)[: line.batch], 2 * line.batch
                 for request in batch:
                     self._go_on(request, line, now)
             if not line.requests:
-                del self._lines[name]
+                del self._lines[engine]
             else:
-                self.want(line.engine)
+                self.want(engine)
         if self._lines and not self._is_ticking:
             self._is_ticking = True
             self._call_later(_TICK_SECONDS, self._tick)
