@@ -29,6 +29,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         "X-Pointsman-Shadow: r",
         "X-Forwarded-For: 6.6.6.6",
         "X-Forwarded-Proto: https",
+        "X-Forwarded-Client-Cert: URI=spiffe://a",
         "Via: 1.1 other",
         "Authorization: Bearer mine",
     )
@@ -47,7 +48,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         assert received.value("content-length") == "2"
         for name in ("connection", "x-hop", "keep-alive", "te", "upgrade", "proxy-authorization"):
             assert received.value(name) is None, name
-        assert received.value("x-pointsman-shadow") is None
+        assert received.value("x-pointsman-shadow") is received.value("x-forwarded-client-cert") is None
         assert received.value("x-forwarded-for") == "127.0.0.1"
         assert received.value("x-forwarded-proto") == "http"
         assert received.value("x-forwarded-host") == "gateway"
@@ -82,6 +83,7 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
             "X-Forwarded-For: 6.6.6.6",
             "X-Forwarded-Proto: https",
             "X-Forwarded-Host: public",
+            "X-Forwarded-Client-Cert: URI=spiffe://a",
         )
         async with stage(rules(engine), tmp_path, trust_forwarded=True) as it:
             await it.ask(post(INFER, b"{}", *fields))
@@ -90,6 +92,7 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
         assert received.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
         assert received.value("x-forwarded-proto") == "https"
         assert received.value("x-forwarded-host") == "public"
+        assert received.value("x-forwarded-client-cert") == "URI=spiffe://a"
         engine.stop()
 
     run(scene())

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
+from gateway.auth.forwarded_certificate import FORWARDED_CERTIFICATE
 from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
@@ -35,9 +36,12 @@ from gateway.wire.http1.head import Field, RequestHead
 
 # Written for each hop.
 _REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", REQUEST_FIELD})
-# Accepted from trusted proxies only: where a request comes from, and that it is mirrored.
+# Accepted from trusted proxies only: where a request comes from, by whom, and that it is mirrored.
 FORWARDED = frozenset(
-    {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-pointsman-shadow"}
+    {
+        *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", FORWARDED_CERTIFICATE),
+        b"x-pointsman-shadow",
+    }
 )
 
 VIA = b"1.1 pointsman"
