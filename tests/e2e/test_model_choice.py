@@ -80,8 +80,10 @@ def test_two_hosts_with_different_models(
     are known when their reply comes."""
     urls = ", ".join(f"{{url: '{host.http_url}', grpc: '127.0.0.1:{host.port('grpc')}'}}" for host in hosts)
     engine = f"{{endpoints: [{urls}], health: {{interval: 1h}}, models: {{remember: 0s}}}}"
+    strict = f"{{endpoints: [{urls}], health: {{interval: 1h}}, models: {{unknown: refuse}}}}"
+    routes = "[{name: strict, match: {model: 'identity_byte*'}, engine: strict}, {name: all, engine: it}]"
     gateway = start_gateway(
-        f"version: 1\nengines: {{it: {engine}}}\nroutes: [{{name: all, engine: it}}]\n",
+        f"version: 1\nengines: {{it: {engine}, strict: {strict}}}\nroutes: {routes}\n",
         workers=2,
         extra_args=["--allow-control", "all"],
     )
@@ -107,5 +109,13 @@ def test_two_hosts_with_different_models(
     loaded = plain_http.post(f"{gateway.admin_url}/models/adder/load", json={"engine": "it"})
     assert loaded.status_code == 200
     assert served(gateway) == [["adder"], ["adder", "identity_fp32"]]
+    # A model that is loaded past the gateway is refused where rules say so, until the refusal has had the lists read.
+    repository = f"{hosts[1].http_url}/v2/repository/models/identity_bytes"
+    url = f"{gateway.http_url}/v2/models/identity_bytes/infer"
+    refused = plain_http.post(url, json={})
+    assert (refused.status_code, refused.headers["x-pointsman-reason"]) == (404, "not_found")
+    assert plain_http.post(f"{repository}/load").status_code == 200
+    eventually(lambda: "Unable to parse" in plain_http.post(url, json={}).text)
+    assert plain_http.post(f"{repository}/unload").status_code == 200
     unloaded = plain_http.post(f"{hosts[1].http_url}/v2/repository/models/adder/unload")
     assert unloaded.status_code == 200

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from h2.errors import ErrorCodes
+from tritonclient.grpc import service_pb2
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, ModelsSpec
 from gateway.protocol.advertised_models import AdvertisedModels
@@ -290,6 +291,48 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
         engine.stop()
 
     run(whole())
+
+
+def test_the_repository_index_over_rest_and_grpc() -> None:
+    """V2's models with their versions, by the path or the RPC; an index that is restricted, or another shape, is
+    none."""
+    index = service_pb2.RepositoryIndexResponse()
+    index.models.add(name="m", version="2", state="READY")
+    index.models.add(name="other", version="1", state="UNAVAILABLE")
+
+    async def whole() -> None:
+        body = b'[{"name":"m","version":"2","state":"READY"},{"name":"other","version":"1","state":"UNAVAILABLE"}]'
+        rest = Engine(answers_with(200, body))
+        await rest.start()
+        by_grpc = await GrpcEngine(says(index.SerializeToString())).start()
+        for url in (rest.url, by_grpc.url):
+            probe = EndpointProbe(spec(url), url)
+            found = await probe.models()
+            assert found is not None
+            assert (found.names, found.versions) == ({"m"}, {"m": {"2"}})
+            await probe.close()
+        assert rest.received[0].line == "POST /v2/repository/index HTTP/1.1"
+        restricted = await GrpcEngine(says(status=14)).start()
+        for other in (answers_with(403, b"{}"), answers_with(200, b"[1, null]"), answers_with(404, b"")):
+            rest.script = other
+            probe = EndpointProbe(spec(rest.url), rest.url)
+            assert await probe.models() is None
+            await probe.close()
+        probe = EndpointProbe(spec(restricted.url), restricted.url)
+        assert await probe.models() is None
+        await probe.close()
+        rest.stop()
+        await by_grpc.stop()
+        await restricted.stop()
+
+    run(whole())
+
+
+def answers_with(status: int, body: bytes) -> Any:
+    async def script(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    return script
 
 
 OTHERS_BY_GRPC = [

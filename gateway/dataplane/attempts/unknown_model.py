@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import islice
 
 from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
@@ -13,7 +14,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.routing.decision import Facts
 from gateway.upstream.endpoint import Endpoint
 
-# Names that are compared, and that are shown: a client that invents names must not cost more than one that does not.
+# Names that are looked at, compared and shown: a client that invents names must not cost more than others.
+_MAX_LOOKED_AT = 2000
 _MAX_COMPARED = 64
 _MAX_SHOWN = 3
 _MAX_LENGTH = 100
@@ -51,10 +53,11 @@ def near_names(name: str, names: Iterable[str]) -> list[str]:
     """The names nearest to one, of those that begin alike."""
     if not name or len(name) > _MAX_LENGTH:
         return []
-    folded = {other.casefold(): other for other in sorted(names) if len(other) <= _MAX_LENGTH}
     wanted = name.casefold()
-    alike = [other for other in folded if other[:1] == wanted[:1]][:_MAX_COMPARED]
-    return [folded[other] for other in get_close_matches(wanted, alike, _MAX_SHOWN)]
+    short = (other for other in islice(names, _MAX_LOOKED_AT) if len(other) <= _MAX_LENGTH)
+    folded = {other.casefold(): other for other in short if other[:1].casefold() == wanted[:1]}
+    alike = sorted(folded, key=lambda other: (other[:3] != wanted[:3], abs(len(other) - len(wanted)), other))
+    return [folded[other] for other in get_close_matches(wanted, alike[:_MAX_COMPARED], _MAX_SHOWN)]
 
 
 def _is_usable(snapshot: Snapshot, facts: Facts, engine: str) -> bool:

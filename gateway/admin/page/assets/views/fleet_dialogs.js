@@ -47,7 +47,7 @@ function endpointFacts(engine, endpoint) {
     "Sessions moved away": count(endpoint.sessions_moved),
     "Sequences lost": endpoint.sequences_lost ? count(endpoint.sequences_lost) : null,
     Load: load && `${digits(load.running)} running, ${digits(load.waiting)} waiting`,
-    Models: endpoint.models?.join(", "),
+    Models: endpoint.lists_models === false ? "unknown" : endpoint.models?.join(", "),
   };
 }
 
