@@ -48,6 +48,7 @@ _OF_ERRORS: dict[ErrorKind, Reasons] = {
     ErrorKind.UPSTREAM_RESET: (FallbackReason.DOWN,),
     ErrorKind.OVERLOADED: (FallbackReason.OVERLOADED,),
     ErrorKind.DEADLINE: (FallbackReason.DEADLINE,),
+    ErrorKind.NOT_FOUND: (FallbackReason.MODEL_NOT_FOUND,),  # no endpoint lists the model
 }
 # Failures after which the engine may have done what was asked.
 _MAY_HAVE_RUN = frozenset({ErrorKind.UPSTREAM_RESET, ErrorKind.DEADLINE})

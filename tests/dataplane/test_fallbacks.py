@@ -39,6 +39,11 @@ from tests.dataplane.stage import (
     stage,
     until,
 )
+from tests.dataplane.test_model_choice import listing
+from tests.support.redis_server import RedisServer
+from tests.support.shared_redis import redis_server, shared_server, stored
+
+__all__ = ["redis_server", "shared_server"]
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Play = Callable[[Stage, Engine, Engine], Awaitable[None]]
@@ -459,3 +464,42 @@ def test_a_shadow_gets_what_the_client_got(tmp_path: Path) -> None:
 
     shadow = "[second], shadow: {engine: second, sample: 100%}"
     scene(tmp_path, play, writes(http(503, b"{}")), fallback=shadow)
+
+
+def test_a_model_that_no_endpoint_lists(tmp_path: Path) -> None:
+    """A model that the gateway refuses, since the engine lists others, goes to a fallback for model_not_found."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        it.plane.update_health({}, {("first", first.url): listing("other")})
+        from_second(await it.ask(post(CHAT, asked(CHAT, stream=False))), "model_not_found")
+        assert not first.received
+
+    openai, fallback = "protocol: openai", "{engine: second, on: model_not_found}"
+    one = f"{openai}, models: {{unknown: refuse}}"
+    scene(tmp_path, play, answer_ok, other=writes(http(200, WHOLE)), fallback=fallback, one=one, two=openai)
+
+
+def test_a_conversation_goes_on_at_the_fallback(tmp_path: Path, redis_server: RedisServer) -> None:
+    """A turn that falls back is completed with the earlier ones, and stored with the fallback's answer."""
+    openai = "protocol: openai, retry: {attempts: 0}"
+    fallback = "second, session: {history: true}"
+
+    async def whole() -> None:
+        first, second = Engine(writes(http(200, WHOLE))), Engine(writes(http(200, WHOLE)))
+        await first.start()
+        await second.start()
+        text = rules(first.url, second.url, fallback=fallback, one=openai, two=openai)
+        text += "identity: {trust_header: true}\n"
+        async with stored(redis_server) as store, stage(text, tmp_path, store=store) as it:
+            body = asked(CHAT, stream=False)
+            reply = await it.ask(post(CHAT, body, "x-session-id: s"))
+            assert (reply.status, reply.headers["x-pointsman-engine"]) == (200, "first")
+            first.script = writes(http(503, b"{}"))
+            from_second(await it.ask(post(CHAT, body, "x-session-id: s")), "overloaded")
+            from_second(await it.ask(post(CHAT, body, "x-session-id: s")), "overloaded")
+        turns = [[turn["role"] for turn in json.loads(each.body)["messages"]] for each in second.received]
+        assert turns == [["user", "assistant"] * number + ["user"] for number in (1, 2)]
+        first.stop()
+        second.stop()
+
+    run(whole())
