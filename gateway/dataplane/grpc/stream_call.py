@@ -20,11 +20,11 @@ from gateway.dataplane.grpc.stream_responses import StreamResponses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
-from gateway.protocol.infer_message_head import Names, renamed
+from gateway.protocol.infer_message_head import Names, read_names, renamed
 from gateway.protocol.message_layouts import error_response
 from gateway.protocol.sequence import AnySession
 from gateway.upstream.engine import Engine
-from gateway.wire.grpc import PREFIX_BYTES, framed
+from gateway.wire.grpc import PREFIX_BYTES, decompress, framed
 from gateway.wire.http2.stream import Stream
 
 # Opens the backend of a call for a target; the session chooses its endpoint.
@@ -202,6 +202,26 @@ class StreamCall(ClientCall):
         backend.send(data, names)
         backend.start()
 
+    def _fall_back(self, target: CallTarget, messages: list[tuple[bytes, Names]]) -> None:
+        """Have the backend of a fallback answer these messages."""
+        (data, names), *others = messages
+        self._start_backend(target, data, names)
+        backend = self._backends.get(target)
+        if backend is not None:
+            for data, names in others:
+                backend.send(data, names)
+            if self._has_ended:
+                backend.end()
+
+    def _for_target(self, data: bytes, names: Names, target: CallTarget) -> bytes:
+        """A message that another target's engine did not get, with its prefix, for this one's."""
+        if target.model is None:
+            return data
+        plain = data[PREFIX_BYTES:]
+        if data[0]:
+            plain = decompress(plain, self._head.plan.encoding, self.plane.settings.limits.most_inflated(len(plain)))
+        return framed(renamed(plain, read_names(plain, 0, len(plain)), target.model))
+
     def _is_backed_up(self) -> bool:
         if self._requests.wait:
             return True
@@ -241,10 +261,16 @@ class StreamCall(ClientCall):
         """It takes more messages again."""
         self._credit_client()
 
-    def backend_refused(self, backend: BackendStream, error: GatewayError, unsent: list[Names]) -> None:
-        """No engine has got any of its messages, and none will."""
+    def backend_refused(self, backend: BackendStream, error: GatewayError, unsent: list[tuple[bytes, Names]]) -> None:
+        """Its engine has got none of its messages, and will get none: a fallback gets them, or they fail."""
         del self._backends[backend.target]
-        for names in unsent:
+        if not (self.has_one_request or self.responses.are_ordered):
+            target = self._router.fallback(backend.target, error, [data for data, _ in unsent])
+            if target is not None:
+                self._num_backends -= 1
+                self._fall_back(target, [(self._for_target(data, names, target), names) for data, names in unsent])
+                return
+        for _, names in unsent:
             self._answer_error(backend.target, error, names)
         self._succeed_if_done()
         self._credit_client()

@@ -113,6 +113,11 @@ class StreamResponses:
 
     # Before responses come
 
+    @property
+    def are_ordered(self) -> bool:
+        """Whether some response is expected before others."""
+        return self._order is not NO_ORDER
+
     def expect(self, target: CallTarget | None, model: bytes, request_id: bytes) -> None:
         """A request with one response is sent; `model` is its engine's name for it."""
         if self._order is NO_ORDER:

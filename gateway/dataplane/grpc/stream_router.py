@@ -15,7 +15,7 @@ from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.conversion.control_errors import RpcError
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.fallback_reasons import DOWN
+from gateway.protocol.fallback_reasons import DOWN, reasons_of_error
 from gateway.protocol.infer_message_head import Names, facts_or_error
 from gateway.protocol.sequence import AnySession, Sequence
 from gateway.routing.decision import Undecided
@@ -153,6 +153,23 @@ class StreamRouter:
             return target
         endpoints = engine.serving(_at_engine(target, names), monotonic())
         return target.among(endpoints) if endpoints else target
+
+    def fallback(self, target: CallTarget, error: GatewayError, messages: list[bytes]) -> CallTarget | None:
+        """The target of a fallback, where the engine has failed to take these messages; all others go there, too. None
+        where there is none."""
+        left, session = target.route_target, self._sessions.get(target)
+        if left.fallbacks is None or isinstance(session, Sequence) or any(_SEQUENCE in data for data in messages):
+            return None
+        reasons = reasons_of_error(error.kind, is_idempotent=False)
+        found = left.fallbacks.find(reasons, monotonic(), was_admitted=True) if reasons else None
+        if found is None:
+            return None
+        rated_id = self._plan.rater + (self._head.id or b"")
+        count_fallback(self._data_plane.metrics, left, found, rated_id, 0, is_inference=True)
+        chosen = self._plan.target(found)
+        self._sessions[chosen] = self._sessions.pop(target, None)
+        self._by_model.update({key: chosen for key, known in self._by_model.items() if known is target})
+        return chosen
 
     def _of_all_units(self, target: CallTarget) -> CallTarget:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""

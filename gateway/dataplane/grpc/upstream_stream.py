@@ -241,7 +241,7 @@ class UpstreamStream(GrpcFront):
         if self._was_sent:
             self._call.backend_broke(self, error)
         else:
-            self._call.backend_refused(self, error, [names for _, names in self._held])
+            self._call.backend_refused(self, error, self._held)
 
     def count_failed(self, meter: Meter, error: GatewayError) -> None:
         if is_the_arms(error.kind, error.status.http >= 500):

@@ -197,6 +197,31 @@ def test_a_stream_begins_at_the_fallback(tmp_path: Path) -> None:
     scene(tmp_path, play, answer)
 
 
+@pytest.mark.parametrize("model", ["", "model: wide, "])
+def test_a_stream_that_no_engine_got_goes_on(tmp_path: Path, model: str) -> None:
+    """A stream whose engine refuses the connection goes to the fallback with all of its messages, under the model's
+    name there, and ends with the fallback's status."""
+
+    async def play(it: GrpcStage, client: GrpcClient, first: GrpcEngine, second: GrpcEngine) -> None:
+        second.script = echo
+        call = client.call(STREAM)
+        await call.send(request(request_id="a"), request(request_id="b"))
+        await call.send(request(request_id="c"), ended=True)
+        await call.over()
+        assert (call.status, len(call.messages)) == (0, 3), call
+        assert call.value("x-pointsman-fallback") == "down"
+        received = [service_pb2.ModelInferRequest.FromString(each) for each in second.calls[0].messages]
+        assert [(each.id, each.model_name) for each in received] == [(each, "wide" if model else "m") for each in "abc"]
+        assert count_of(it, "down") == 1
+        call = client.call(STREAM)
+        await call.send(request(parameters={"sequence_id": 7}), ended=True)
+        await call.over()
+        assert len(second.calls) == 1 and len(call.messages) == 1
+
+    fallback = f"{{engine: second, {model}on: down}}"
+    scene(tmp_path, play, None, fallback=fallback, options="breaker: {failures: 0}")
+
+
 def test_the_deadline_holds_over_all(tmp_path: Path) -> None:
     """The fallback gets what is left of the call's deadline, and a deadline that has passed leads nowhere."""
 
