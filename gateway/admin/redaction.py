@@ -29,6 +29,8 @@ _LINE = re.compile(
     r"(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)"
 )
 _COMMENT = re.compile(r"#[^\r\n]*")
+# What has letters and digits and is this long may be a key, whatever stands before it.
+_WORD = re.compile(r"[A-Za-z0-9_+=-]{16,}")
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.I)
 _OUR_KEY = re.compile(r"\bpm[is]?-[0-9a-f]{8,12}-[A-Za-z0-9_-]+")
 _IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
@@ -116,7 +118,16 @@ def redacted_rules(text: str) -> str:
     for start, end in sorted(spans, reverse=True):
         end = start + len(text[start:end].rstrip())
         text = text[:start] + _REDACTED + text[end:]
-    return _without_keys(_COMMENT.sub(lambda comment: redacted_text(comment[0]), text))
+    return _without_keys(_COMMENT.sub(lambda comment: _redacted_comment(comment[0]), text))
+
+
+def _redacted_comment(comment: str) -> str:
+    """A comment without what may be keys: nothing says what its words are."""
+    return _WORD.sub(lambda word: _REDACTED if _mixes(word[0]) else word[0], redacted_text(comment))
+
+
+def _mixes(word: str) -> bool:
+    return any(map(str.isdigit, word)) and any(map(str.isalpha, word))
 
 
 def _add_spans(node: Node, is_secret: bool, spans: set[tuple[int, int]], seen: set[tuple[int, bool]]) -> None:

@@ -23,7 +23,7 @@ _MAX_LOOKS = 8
 # What is shorter is no secret, but may be a part of any word.
 _MIN_SECRET_LENGTH = 6
 # A part of a value, as of a URL, that may be a secret itself: a message may quote it alone.
-_PART = re.compile(r"(?=[^\s/?#&=@:;,'\"]*[0-9])[^\s/?#&=@:;,'\"]{12,}")
+_PART = re.compile(r"[^\s/?#&=@:;,'\"]{12,}")
 _USER = re.compile(r"(?<=//)[^/\s'@]+@|[^\s/'@:]+:[^\s/'@]+@")
 
 
@@ -61,7 +61,8 @@ class Environment(Mapping[str, str]):
                 for written in (value, repr(value)[1:-1]):
                     message = message.replace(written, f"${{{name}}}")
             for part in _PART.findall(value):
-                message = message.replace(part, f"part of ${{{name}}}")
+                if any(map(str.isdigit, part)):
+                    message = message.replace(part, f"part of ${{{name}}}")
         return _USER.sub("***@", message)
 
     def __iter__(self) -> Iterator[str]:
