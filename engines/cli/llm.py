@@ -10,7 +10,7 @@ import typer
 from engines.cli import options
 from engines.cli.options import ENGINE, MEMORY, SERVER, option, port_option
 
-_STORE, _ANSWERS, _LOGGING = "Stored blocks", "Answers", "Logging"
+_STORE, _EVENTS, _ANSWERS, _LOGGING = "Stored blocks", "Cache events", "Answers", "Logging"
 
 llm = typer.Typer(
     name="llm",
@@ -106,6 +106,25 @@ def serve(
     kv_fetch: Annotated[
         Literal["auto", "always"], option(_STORE, "auto: read blocks where measured to be faster than computing.")
     ] = "auto",
+    kv_events: Annotated[
+        str,
+        option(
+            _EVENTS,
+            "Publish what the prefix cache holds, in vLLM's format, for routers: a ZeroMQ address to bind, as "
+            "tcp://127.0.0.1:5557. Events have the tokens of prompts and no authentication: use a private network.",
+            metavar="ADDRESS",
+            show_default="off",
+        ),
+    ] = "",
+    kv_events_replay: Annotated[
+        str,
+        option(
+            _EVENTS,
+            "Where routers ask for events that they missed, as tcp://127.0.0.1:5558.",
+            metavar="ADDRESS",
+            show_default="off",
+        ),
+    ] = "",
     adapter: Annotated[
         list[str] | None,
         option(
@@ -157,6 +176,10 @@ def serve(
             "kv_fetch": kv_fetch,
             "kv_secret_file": kv_secret_file and kv_secret_file.expanduser().resolve(),
         }
+    if kv_events:
+        engine_options["kv_events"] = kv_events
+    if kv_events_replay:
+        engine_options["kv_events_replay"] = kv_events_replay
     serving = Serving(
         model=model,
         name=name,

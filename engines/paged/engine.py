@@ -25,6 +25,7 @@ from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.base.types import FinishReason, GenerateRequest, Listener
 from engines.paged.builder import Parts, Progress, assemble
 from engines.paged.cache.block_pool import BlockPool
+from engines.paged.cache.event_publisher import CacheEvents, EventPublisher
 from engines.paged.device import DeviceThread
 from engines.paged.generation.generation import Generation
 from engines.paged.generation.prefill_pacing import Pacing
@@ -32,6 +33,7 @@ from engines.paged.generation.request_table import EngineStatistics, RequestTabl
 from engines.paged.kv_store.kv_transfer import BlockTransfer, KVTransfer
 from engines.paged.runner.runner import Launched
 from engines.paged.scheduling.scheduler import Scheduler
+from gateway.protocol.kv_events import AllBlocksCleared
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,10 @@ class PagedEngine:
         if parts.block_store is not None:
             self._transfer = KVTransfer(parts.block_store, self._scheduler, options, lambda: pacing.row_seconds)
         self._transfer.on_arrival = self._wake_for_blocks
+        self._publisher: EventPublisher | None = None
+        self._cache_events: CacheEvents | None = None
+        if options.kv_events is not None:
+            self._publish_events(options.kv_events, options.kv_events_replay)
         # Whether a step is launched before the previous one is read.
         self._runs_ahead = parts.device.type != "cpu" if options.run_ahead is None else options.run_ahead
         self._inbox: deque[Generation | str] = deque()  # requests, and the ids of those to cancel
@@ -135,6 +141,14 @@ class PagedEngine:
     def cancel(self, request_id: str) -> None:
         """End a request, if it is active: its listener gets the end, and its blocks are free before the next step."""
         self._put(request_id)
+
+    def _publish_events(self, address: str, replay_address: str | None) -> None:
+        """Raises: EngineError where an address cannot be bound."""
+        self._publisher = EventPublisher(address, replay_address)
+        events = self._cache_events = CacheEvents(self.options.block_size, self._publisher.publish)
+        self._scheduler.pool.on_evicted = events.evicted
+        self._scheduler.block_manager.on_named = events.named
+        self._publisher.publish([AllBlocksCleared()])  # subscribers of a predecessor forget its blocks
 
     def _put(self, item: Generation | str) -> bool:
         with self._wake:
@@ -210,7 +224,10 @@ class PagedEngine:
                 break
             self._take_in()
             self._request_table.end_expired()
-            if not self._step():
+            has_stepped = self._step()
+            if self._cache_events is not None:
+                self._cache_events.flush()
+            if not has_stepped:
                 with self._wake:  # a wait for the store must not become a busy loop
                     self._wake.wait_for(lambda: self._inbox or self._has_arrivals or self._is_stopping, _IDLE_SECONDS)
 
@@ -225,6 +242,8 @@ class PagedEngine:
         self._request_table.end_all(FinishReason.CANCELLED, "the engine is being stopped")
         self._transfer.close(_FLUSH_SECONDS)
         self._transfer.on_arrival = lambda: None  # no cycle keeps the memory of a stopped engine
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _step(self) -> bool:
         """Launch a step if there is one to compute, and read a launched one; whether there was either."""

@@ -19,6 +19,7 @@ from gateway.config.value_parsers import (
     Duration,
     Glob,
     HeaderName,
+    Port,
     PositiveCount,
     PositiveDuration,
     Ratio,
@@ -72,6 +73,8 @@ class EndpointSpec:
     url: Annotated[str, value_parsers.endpoint_url]
     # host:port of its gRPC, where it has one; encrypted where the url is https
     grpc: Annotated[str, value_parsers.host_port] | None = None
+    # host:port of its KV events; None: its host and `prefix.events.port`
+    kv_events: Annotated[str, value_parsers.host_port] | None = None
     # Its share of the work, beside the others of its engine; 0: as if it were drained
     weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0
     zone: Annotated[str, values.name] | None = None  # where it is
@@ -195,6 +198,19 @@ class MetricsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KvEventsSpec:
+    """Events of the endpoints' prefix caches: which blocks they have. vLLM's format, which SGLang and `pointsman llm`
+    have too."""
+
+    # The model's folder, with tokenizer.json and its chat template: events name tokens, and requests have text
+    tokenizer: str
+    port: Port = 5557  # of ZeroMQ at each endpoint's host
+    # Where events that were missed are sent again; None: an endpoint that some are missed of is begun with anew
+    replay_port: Port | None = None
+    topic: str = ""  # of the messages; empty: any
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixSpec:
     """`balance: prefix`: prompts with equal beginnings go where that beginning was seen, per worker."""
 
@@ -205,6 +221,7 @@ class PrefixSpec:
     ttl: PositiveDuration = 600.0  # seconds that a block is remembered: engines forget too
     imbalance: PositiveCount = 8  # requests more than the least busy endpoint, from which on load decides
     imbalance_ratio: Ratio = 1.5  # and this many times as many
+    events: KvEventsSpec | None = None  # None: what endpoints have is guessed from what they were sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,15 @@ from typing import TypeVar
 
 from gateway.config import value_parsers
 from gateway.config.credentials import read_credential
-from gateway.config.engine_specs import ActivatorSpec, BreakerSpec, EndpointSpec, EngineSpec, TlsSpec
+from gateway.config.engine_specs import (
+    ActivatorSpec,
+    BreakerSpec,
+    EndpointSpec,
+    EngineSpec,
+    KvEventsSpec,
+    PrefixSpec,
+    TlsSpec,
+)
 from gateway.config.host_access import may_name
 from gateway.config.source_specs import SourceSpec
 from gateway.config.sources import read_endpoint_or_source
@@ -25,7 +33,7 @@ from gateway.yaml.readers import Reader, Reading, keyed, one_or_many, record_of,
 
 T = TypeVar("T")
 
-_TOKENIZER = "tokenizer_config.json"
+_TOKENIZER, _TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 
 
 def read_template(node: Node, reading: Reading) -> str | None:
@@ -59,6 +67,20 @@ def read_template(node: Node, reading: Reading) -> str | None:
             if isinstance(config, dict):
                 return json.dumps(config | {"chat_template": text})
     return text
+
+
+def _read_tokenizer(node: Node, reading: Reading) -> str | None:
+    """A model's folder with tokenizer.json, named by its path, relative to the rule file's folder."""
+    written = scalar(str)(node, reading)
+    if written is None:
+        return None
+    folder = (Path(node.location.file).parent / written).absolute()
+    if not may_name(folder, written, node.location, reading):
+        return None
+    if not (folder / _TOKENIZER_FILE).is_file():
+        reading.error(node.location, f"{written!r} has no {_TOKENIZER_FILE}: name the folder of the model ({folder})")
+        return None
+    return str(folder)
 
 
 def _has_template(text: str) -> bool:
@@ -109,6 +131,7 @@ _ENGINE = record_of(
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,
     activator=record_of("an activator", ActivatorSpec, headers=_with_values),
+    prefix=record_of("prefix", PrefixSpec, events=record_of("prefix.events", KvEventsSpec, tokenizer=_read_tokenizer)),
     breaker=record_of("breaker", BreakerSpec, statuses=_unique(value_parsers.status, frozenset)),
 )
 
@@ -178,6 +201,8 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
     if "slow_start" in keys and (balance.by_session or balance.by_prompt):
         found.append(("slow_start", f"balance {engine.balance.value} places requests by what they share"))
+    if engine.prefix.events is None and any(endpoint.kv_events is not None for endpoint in engine.endpoints):
+        found.append(("endpoints", "kv_events are the addresses of prefix.events, which is missing"))
     if balance.by_prompt and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
     return found

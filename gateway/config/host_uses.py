@@ -18,7 +18,7 @@ from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem
 
 _VARIABLE = re.compile("\0(.*?)\0")
-_FILE_KEYS = ("file", "chat_template", "token")
+_FILE_KEYS = ("file", "chat_template", "token", "tokenizer")
 
 
 class HostUse(NamedTuple):

@@ -422,5 +422,6 @@ Size = Annotated[int, values.size]
 PositiveSize = Annotated[int, values.at_least(1, values.size)]
 Count = Annotated[int, values.at_least(0, values.integer)]
 PositiveCount = Annotated[int, values.at_least(1, values.integer)]
+Port = Annotated[int, values.between(1, 65535, values.integer)]
 # Redis counts the time to live in milliseconds, in 64 bits.
 TimeToLive = Annotated[float, values.between(1.0, 10 * 365 * 86400.0, values.duration)]

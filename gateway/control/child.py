@@ -78,6 +78,8 @@ class ControlledProcess:
                 plane.update_health(conditions, lists, loads)
             case messages.SetEndpoints(endpoints):
                 plane.set_endpoints(endpoints)
+            case messages.UpdateCachedBlocks(engine, changes):
+                plane.update_cached_blocks(engine, changes)
             case messages.SetDrained(endpoints):
                 plane.set_drained(endpoints)
             case messages.SetKeys(keys, is_current):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
 from gateway.shadow.comparison.report import RouteReport
+from gateway.upstream.cached_blocks import BlockChanges
+from gateway.upstream.tracked_prefix_index import SeenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,22 @@ class SetEndpoints:
     """The endpoints of engines that have sources, by engine: all that they have now."""
 
     endpoints: Mapping[str, tuple[EndpointSpec, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCachedBlocks:
+    """The prefix caches of an engine's endpoints have changed, by URL."""
+
+    engine: str
+    changes: Mapping[str, BlockChanges]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsSeen:
+    """From a worker: prompts that are new to the index of an engine whose caches are followed."""
+
+    engine: str
+    prompts: Sequence[SeenPrompt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +298,6 @@ Setting = (
     | UseReports
 )
 _Rules = Start | RulesPart | UseRules
-_Command = UpdateHealth | ForgetReport | Drain | Query
-_Report = QueryReply | CountersPart | Decisions | Audited | Spent | EngineWanted | Serving | WorkerFailed
+_Command = UpdateHealth | UpdateCachedBlocks | ForgetReport | Drain | Query
+_Report = QueryReply | CountersPart | PromptsSeen | Decisions | Audited | Spent | EngineWanted | Serving | WorkerFailed
 Message = _Rules | Setting | _Command | _Report

@@ -26,6 +26,7 @@ from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.activation import Activations
 from gateway.supervision.budgets import BudgetLedger
+from gateway.supervision.cache_tracker import CacheTracker
 from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import InferencePort, ReservedPort
@@ -74,6 +75,7 @@ class ControlPlane:
         self._prober = Prober(self._health_changed, settings.probe_connections)
         self.discovery = Discovery(self._endpoints_changed)
         self._engine_metrics = EngineMetrics()
+        self._cache_tracker = CacheTracker(lambda message: self.workers.send(message))
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
         self.workers.number = book.number
         self.workers.on_models_changed = self.look_at_models
@@ -112,6 +114,7 @@ class ControlPlane:
         self._activations = Activations()
         self._activations.use(book.rules.engines)
         self.workers.on_wanted = self._activations.wanted
+        self.workers.on_prompts = self._cache_tracker.receive
         self.workers.spending = lambda: self.budgets.spending
         self._tasks: list[asyncio.Task[None]] = []
         self._redis_check: asyncio.Task[None] | None = None
@@ -125,7 +128,7 @@ class ControlPlane:
         """
         self.discovery.use(self.book.rules.engines)
         await self.discovery.first_answers(_FIRST_ANSWERS_SECONDS)
-        self._prober.use(self.rules.engines)
+        self._use_engines()
         self._look_at_certificates(self.book.rules)
         if self._embedded_redis is not None and not await self._embedded_redis.start():
             _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
@@ -169,6 +172,7 @@ class ControlPlane:
             self._activations,
             self.discovery,
             self._prober,
+            self._cache_tracker,
             self._engine_metrics,
             self.shadows,
             self.experiments,
@@ -202,12 +206,12 @@ class ControlPlane:
             self.budgets.use(rules.budgets, is_verified=rules.auth is not None)
             self.experiments.use_rules(rules)
             self.shadows.use_rules(rules, number)
-            self._prober.use(self.rules.engines)
+            self._use_engines()
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
         elif self.workers.rules.of_files != rules.of_files:
             self.workers.use_rules(rules, number)
             self.shadows.use_rules(rules, number)
-            self._prober.use(self.rules.engines)
+            self._use_engines()
             _log.info("other keys of clients, or credentials of engines, are in force")
         self._look_at_certificates(rules)
 
@@ -239,7 +243,13 @@ class ControlPlane:
             if changes:
                 pool.set_endpoints(changes)
         self._drained_changed(self.replicas.drained)
-        self._prober.use(self.rules.engines)
+        self._use_engines()
+
+    def _use_engines(self) -> None:
+        """Probe the endpoints that the engines have now, and follow their caches."""
+        engines = self.rules.engines
+        self._prober.use(engines)
+        self._cache_tracker.use(engines)
 
     # Experiments
 

@@ -96,6 +96,7 @@ class WorkerPool:
         self.on_models_changed: Callable[[Collection[Key]], Awaitable[None]] = _ignored
         self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
         self.on_wanted: Callable[[str], None] = lambda engine: None
+        self.on_prompts: Callable[[messages.PromptsSeen], None] = lambda seen: None
         self.spending: Callable[[], messages.SetSpending | None] = lambda: None  # of budgets, for future workers
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
@@ -339,6 +340,8 @@ class WorkerPool:
                 self.on_spent(message)
             case messages.EngineWanted(engine):
                 self.on_wanted(engine)
+            case messages.PromptsSeen():
+                self.on_prompts(message)
             case messages.Query():
                 task = asyncio.get_running_loop().create_task(self._answer(worker, message))
                 self._feedback_tasks.add(task)

@@ -17,6 +17,7 @@ from gateway.upstream.model_map import ModelMap
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.slow_start import observe_ready, ramped
 from gateway.upstream.tls import endpoint_tls, engines_tls
+from gateway.upstream.tracked_prefix_index import TrackedPrefixIndex
 
 _WINDOW_SECONDS = 10.0
 _LISTS_SECONDS = 1.0
@@ -128,7 +129,7 @@ class Engine:
         self.prefixes: PrefixIndex | None = None
         if spec.balance.traits.by_prompt:
             if prefixes is None or prefixes.spec != spec.prefix:
-                prefixes = PrefixIndex(spec.prefix)
+                prefixes = (PrefixIndex if spec.prefix.events is None else TrackedPrefixIndex)(spec.prefix)
             self.prefixes = prefixes
         self._listed_at = 0.0
         self.by_model: ModelMap | None = None

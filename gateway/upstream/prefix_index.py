@@ -35,7 +35,7 @@ class PrefixIndex:
         self.spec = spec
         self._half = max(1, spec.max_entries // 2)
         self._block_bytes = spec.block_bytes
-        self._max_bytes = spec.block_bytes * min(spec.max_blocks, self._half)
+        self._max_bytes = compared_bytes(spec)
         self._young: dict[str, set[int]] = {}  # by the endpoint's URL
         self._old: dict[str, set[int]] = {}
         self._num_young = 0
@@ -60,7 +60,9 @@ class PrefixIndex:
         """
         if now >= self._turn_at:
             self._turn(now)
-        blocks = self._blocks(prompt)
+        max_bytes = self._max_bytes
+        data = prompt if type(prompt) is bytes else bytes(prompt[:max_bytes])
+        blocks = checksums_of(data, self._block_bytes, max_bytes)
         first = blocks[0] if blocks else -1
         young, old, weights = self._young, self._old, self.weights
         least: float = _MASK
@@ -99,17 +101,6 @@ class PrefixIndex:
             self._num_young -= len(self._young.pop(gone, ()))
             self._old.pop(gone, None)
             self._lots.pop(gone, None)
-
-    def _blocks(self, prompt: bytes | memoryview) -> list[int]:
-        """The checksums of a prompt's whole blocks, each of all up to its end."""
-        size = self._block_bytes
-        data = prompt if type(prompt) is bytes else bytes(prompt[: self._max_bytes])
-        checksum = 0
-        blocks: list[int] = []
-        for start in range(0, min(len(data), self._max_bytes) - size + 1, size):
-            checksum = crc32(data[start : start + size], checksum)
-            blocks.append(checksum)
-        return blocks
 
     def _longest(self, endpoints: Sequence[Endpoint], least: float, blocks: list[int]) -> tuple[int, list[Endpoint]]:
         """How many blocks the best of the endpoints that are not too busy saw, and the least busy of those that did;
@@ -175,6 +166,21 @@ class PrefixIndex:
         self._young = {}
         self._num_young = 0
         self._turn_at = now + span
+
+
+def compared_bytes(spec: PrefixSpec) -> int:
+    """How many bytes of a prompt count at most."""
+    return spec.block_bytes * min(spec.max_blocks, max(1, spec.max_entries // 2))
+
+
+def checksums_of(data: bytes, block_bytes: int, max_bytes: int) -> list[int]:
+    """The checksums of a prompt's whole blocks, each of all up to its end."""
+    checksum = 0
+    blocks: list[int] = []
+    for start in range(0, min(len(data), max_bytes) - block_bytes + 1, block_bytes):
+        checksum = crc32(data[start : start + block_bytes], checksum)
+        blocks.append(checksum)
+    return blocks
 
 
 def _depth(blocks: Sequence[int], young: AbstractSet[int], old: AbstractSet[int]) -> int:

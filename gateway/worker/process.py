@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -35,6 +35,7 @@ from gateway.observability.audit_record import AuditRecord
 from gateway.observability.logs import set_up_logging
 from gateway.protocol.feedback import Rating
 from gateway.redis.bounded_client import BoundedRedis
+from gateway.upstream.tracked_prefix_index import SeenPrompt
 from gateway.worker.stall_watch import StallWatch
 
 _log = logging.getLogger("gateway.worker")
@@ -83,6 +84,7 @@ class Worker(ControlledProcess):
         plane.on_audited = self._pass_audit
         plane.budgets.report = self._report_spending
         plane.endpoint_waits.report = self._report_wanted
+        plane.on_prompts = self._report_prompts
         plane.by_control_memory = self._share_memory
         plane.by_control_models = self._look_at_models
         plane.held.on_fall = return_memory
@@ -171,6 +173,12 @@ class Worker(ControlledProcess):
 
     def _report_wanted(self, engine: str) -> None:
         self.send(messages.EngineWanted(engine))
+
+    def _report_prompts(self, engine: str, prompts: Sequence[SeenPrompt]) -> None:
+        """Those that the control process does not read in time are reported when they are seen again."""
+        transport = self.writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() < _MAX_UNSENT_BYTES:
+            self.send(messages.PromptsSeen(engine, prompts))
 
     def _pass_audit(self, record: AuditRecord) -> None:
         """Send a record to the control process, which has the audit; log it where that is gone or does not read."""

@@ -173,6 +173,13 @@ def _store(text: str, _base: Path) -> str:
     return url
 
 
+def _zmq_address(text: str, _base: Path) -> str:
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("tcp", "ipc") or not rest or (scheme == "tcp" and not rest.rpartition(":")[2].isdecimal()):
+        raise ValueError("tcp://ADDRESS:PORT, or ipc://PATH")
+    return text
+
+
 _READERS: dict[str, _Reader] = {
     "device": _one_of("auto", "mps", "cuda", "cpu"),
     "ops": _one_of("auto", "reference", "native", "metal"),
@@ -185,6 +192,7 @@ _READERS: dict[str, _Reader] = {
     "kv_codec": _one_of("raw", "int8"),
     "kv_fetch": _one_of("auto", "always"),
     "kv_secret_file": _path,
+    **dict.fromkeys(("kv_events", "kv_events_replay"), _zmq_address),
     **dict.fromkeys(("kv_ttl", "kv_deadline"), lambda text, _: read_seconds(text)),
     **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _flag),
     **dict.fromkeys(

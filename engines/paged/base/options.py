@@ -53,6 +53,8 @@ class EngineOptions:
     kv_secret_file: Path | None = None  # seals blocks, by tenant
     kv_deadline: float = 1.0  # seconds that a request waits for stored blocks; longer where computing takes longer
     kv_fetch: str = "auto"  # auto (where reading is faster than computing, as measured) | always
+    kv_events: str | None = None  # ZeroMQ address that events of the prefix cache are published at; None: nowhere
+    kv_events_replay: str | None = None  # where subscribers ask for events that they missed
 
 
 def check_options(options: EngineOptions) -> None:
@@ -76,6 +78,10 @@ def check_options(options: EngineOptions) -> None:
         )
     if options.kv_store is not None and not options.prefix_cache:
         raise invalid("kv_store: blocks are found by the names that the prefix cache gives them: leave prefix_cache on")
+    if options.kv_events is not None and not options.prefix_cache:
+        raise invalid("kv_events: they are about the prefix cache: leave prefix_cache on")
+    if options.kv_events_replay is not None and options.kv_events is None:
+        raise invalid("kv_events_replay: events that are not published cannot be replayed: set kv_events")
     speculation = options.speculation
     if speculation is not None:
         if speculation.method not in _METHODS:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # Blocks inspected for a run: about a context's worth, in microseconds.
 _LARGEST_SEARCH = 512
@@ -39,6 +39,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._cursor = 1  # where the search for the next run begins
         self.num_evicted = 0  # names dropped for room
+        self.on_evicted: Callable[[bytes | None], None] | None = None  # called with a dropped name; None: with all
 
     @property
     def num_free(self) -> int:
@@ -124,6 +125,8 @@ class BlockPool:
         self._by_name.clear()
         self._empty.update(self._cached)
         self._cached.clear()
+        if self.on_evicted is not None:
+            self.on_evicted(None)
 
     def _find_run(self, size: int) -> int | None:
         """The first block of a run of empty neighbours, searched from the end of the last one; None after a bounded
@@ -155,6 +158,8 @@ class BlockPool:
             del self._by_name[name]
             self._names[block] = None
             self.num_evicted += 1
+            if self.on_evicted is not None:
+                self.on_evicted(name)
         self._references[block] = 1
         return block
 

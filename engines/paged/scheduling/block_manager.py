@@ -13,6 +13,8 @@ from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 _LARGEST_ROOM = 64
 # Called with a sequence, the name of a full block, and the block.
 OnFull = Callable[[Sequence, bytes, int], None]
+# Called with a sequence, and the places [first, end) of its blocks that have a name now.
+OnNamed = Callable[[Sequence, int, int], None]
 
 
 class BlockManager:
@@ -28,6 +30,7 @@ class BlockManager:
         self._shares = shares
         self._chunk_tokens = chunk_tokens
         self.on_full: OnFull | None = None
+        self.on_named: OnNamed | None = None
 
     def num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -51,6 +54,8 @@ class BlockManager:
         if self.on_full is not None and self._shares:
             for name, block in zip(sequence.names(sequence.num_named), shared, strict=False):
                 self.on_full(sequence, name, block)
+        if self.on_named is not None and sequence.num_named:  # blocks from a store have no event yet
+            self.on_named(sequence, 0, sequence.num_named)
 
     def chain(self, sequence: Sequence) -> tuple[list[bytes], int]:
         """The names of the blocks that a sequence may share, and how many of the first are cached."""
@@ -117,6 +122,8 @@ class BlockManager:
                 self.pool.name(sequence.blocks[index], names[index])
                 if self.on_full is not None:
                     self.on_full(sequence, names[index], sequence.blocks[index])
+            if self.on_named is not None:
+                self.on_named(sequence, sequence.num_named, full)
             sequence.num_named = full
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,8 +57,10 @@ from gateway.protocol.region_names import RegionNames
 from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
+from gateway.upstream.cached_blocks import BlockChanges
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine, Key
+from gateway.upstream.tracked_prefix_index import SeenPrompt, TrackedPrefixIndex
 
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ _SWEEP_SECONDS = 1.0
 _REVOCATION_SECONDS = 10.0
 # Ids made at a time: a call of the kernel costs as much as twenty of them.
 _IDS_AT_ONCE = 256
+# New prompts are collected for this long, and then reported together.
+_GATHER_SECONDS = 0.02
 _CONDITIONS = {condition.value: condition for condition in Readiness}
 
 
@@ -137,6 +142,8 @@ class DataPlane:
         self._renames_regions = False
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
         self.by_control_models: Callable[[Collection[Key]], Awaitable[bool]] | None = None
+        # New prompts of engines whose caches are followed
+        self.on_prompts: Callable[[str, Sequence[SeenPrompt]], None] = lambda engine, prompts: None
         self._health = health
         self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}  # of engines with sources, as far as they are known
         self._models: Models = {}
@@ -245,6 +252,8 @@ class DataPlane:
         for engine in snapshot.engines.values():
             if engine.spec.sources and engine.name in self._endpoints:  # they may have changed meanwhile
                 engine.set_endpoints(self._endpoints[engine.name])
+            if isinstance(engine.prefixes, TrackedPrefixIndex):
+                engine.prefixes.on_seen = partial(self._prompt_seen, engine.name)
             engine.set_health(self._health, self._models)
             engine.set_drained(self._drained)
             for endpoint in engine.endpoints:
@@ -331,6 +340,21 @@ class DataPlane:
                 if left:
                     self._start(snapshot.forget(name, left))
         self.affinity.book.forget_hashed_endpoints()
+
+    def update_cached_blocks(self, engine: str, changes: Mapping[str, BlockChanges]) -> None:
+        """Take over what the prefix caches of an engine's endpoints hold now."""
+        for snapshot in self._snapshots():
+            used = snapshot.engines.get(engine)
+            if used is not None and isinstance(used.prefixes, TrackedPrefixIndex):
+                used.prefixes.apply(changes, monotonic())
+
+    def _prompt_seen(self, engine: str, index: TrackedPrefixIndex) -> None:
+        """Report it in a moment, with those that follow."""
+
+        def report() -> None:
+            self.on_prompts(engine, index.take_seen())
+
+        self.loop.call_later(_GATHER_SECONDS, report)
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work from now on; all others do."""
