@@ -9,6 +9,7 @@ from gateway.config.engine_specs import KvEventsSpec, PrefixSpec
 from gateway.protocol.kv_events import AllBlocksCleared, BlocksRemoved, BlocksStored, KvEvent, write_batch
 from gateway.upstream.cached_blocks import CachedBlocks, TokenizedPrompt
 from gateway.upstream.kv_event_stream import KvEventStream
+from gateway.upstream.prefix_index import checksums_of
 from gateway.upstream.tracked_prefix_index import TrackedPrefixIndex
 
 A, B = "http://a", "http://b"
@@ -211,9 +212,9 @@ def test_the_index_takes_over_what_is_cached() -> None:
     index.choose(servers, None, memoryview(body)[1:], 1.0)
     assert index.take_seen() == []  # it is known
     blocks = CachedBlocks(100)
-    from gateway.upstream.prefix_index import checksums_of
-
-    prompt = TokenizedPrompt("", [1, 2, 3, 4, 5, 6], list(zip(checksums_of(body[1:], 16, 999), (2, 4, 6), strict=False)))
+    prompt = TokenizedPrompt(
+        "", [1, 2, 3, 4, 5, 6], list(zip(checksums_of(body[1:], 16, 999), (2, 4, 6), strict=False))
+    )
     blocks.apply(first, stored([1, 2, 3], None, prompt.token_ids))
     blocks.join(prompt)
     blocks.apply(first, BlocksRemoved([1]))

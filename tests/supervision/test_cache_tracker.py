@@ -1,0 +1,224 @@
+"""Prefix caches followed by events: the real paged engine publishes, the gateway's follower knows what is cached."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from engines.core.errors import EngineError
+from engines.paged.base.options import EngineOptions
+from engines.paged.base.types import GenerateRequest, SamplingParams
+from engines.paged.cache.block_pool import BlockPool
+from engines.paged.cache.event_publisher import CacheEvents, EventPublisher
+from engines.paged.engine import PagedEngine
+from engines.paged.text.tokenizer import Tokenizer
+from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec, KvEventsSpec, PrefixSpec
+from gateway.protocol.kv_events import BlocksRemoved, BlocksStored, write_batch
+from gateway.supervision.cache_tracker import CacheFollower, address_of
+from gateway.upstream.cached_blocks import BlockChanges
+from gateway.upstream.prefix_index import checksums_of
+from gateway.upstream.tracked_prefix_index import SeenPrompt
+from tests.engines.paged.front.llm_process import tiny_folder
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+BLOCK_BYTES = 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model"))
+
+
+@contextmanager
+def running(folder: Path, port: int, **options: Any) -> Iterator[PagedEngine]:
+    """An engine with room for one context."""
+    settings = {"threads": 1, "max_context": 192, "max_sequences": 1, "num_blocks": 24, "block_size": 8}
+    settings |= {"dtype": "float32", "kv_events": f"tcp://127.0.0.1:{port}", **options}
+    engine = PagedEngine.load(folder, EngineOptions(**settings))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def generate(engine: PagedEngine, ids: list[int]) -> None:
+    done = threading.Event()
+    request = GenerateRequest("1", tuple(ids), SamplingParams(max_tokens=1, ignore_eos=True))
+    engine.submit(request, lambda output: done.set() if output.is_final else None)
+    assert done.wait(120)
+
+
+class Believed:
+    """The byte blocks that are believed to be at each endpoint, as in a worker."""
+
+    def __init__(self) -> None:
+        self.cached: dict[str, set[int]] = {}
+        self.num_cleared = 0
+
+    def update(self, changes: Mapping[str, BlockChanges]) -> None:
+        for url, change in changes.items():
+            known = self.cached.setdefault(url, set())
+            if change.is_cleared:
+                known.clear()
+                self.num_cleared += 1
+            for checksum, is_cached in change.cached.items():
+                (known.add if is_cached else known.discard)(checksum)
+
+    def depth(self, url: str, body: bytes) -> int:
+        checksums = checksums_of(body, BLOCK_BYTES, 1 << 16)
+        return sum(checksum in self.cached.get(url, ()) for checksum in checksums)
+
+
+@contextmanager
+def following(folder: Path, *ports: int, replay: int | None = None) -> Iterator[tuple[CacheFollower, Believed]]:
+    """A follower of endpoints with these ports of events; their URLs are http://PORT."""
+    events = KvEventsSpec(str(folder), ports[0], replay)
+    endpoints = tuple(EndpointSpec(f"http://{port}", kv_events=f"127.0.0.1:{port}") for port in ports)
+    spec = EngineSpec("llm", endpoints, balance=Balance.PREFIX, prefix=PrefixSpec(BLOCK_BYTES, events=events))
+    believed = Believed()
+    follower = CacheFollower(spec, believed.update)
+    follower.start()
+    follower.use(endpoints)
+    try:
+        yield follower, believed
+    finally:
+        follower.close()
+        follower.join(60)
+        assert not follower.is_alive()
+
+
+def chat(text: str) -> bytes:
+    messages = [{"role": "system", "content": "You are a careful assistant."}, {"role": "user", "content": text}]
+    return json.dumps({"messages": messages, "model": "tiny", "max_tokens": 1}).encode()
+
+
+def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path) -> None:
+    """The gateway's tokens of a chat and of a prompt are the engine's; what the engine evicts, the gateway forgets."""
+    port, replay = free_port(), free_port()
+    with running(folder, port, kv_events_replay=f"tcp://127.0.0.1:{replay}") as engine:
+        text = "What does a router know of its engines?"
+        tokens = engine.tokenizer
+        body = chat(text)
+        messages = json.loads(body)["messages"]
+        generate(engine, tokens.encode(tokens.render_chat(messages), add_special_tokens=False))
+        with following(folder, port, replay=replay) as (follower, believed):  # what was stored before is replayed
+            url = f"http://{port}"
+            follower.add_prompts([SeenPrompt(body, 0)])
+            eventually(lambda: believed.depth(url, body) >= len(body) // BLOCK_BYTES - 1)
+            prompt = json.dumps({"prompt": "Once there was \n a block \u00e9 of keys. " * 2, "model": "tiny"}).encode()
+            follower.add_prompts([SeenPrompt(prompt, 0)])
+            generate(engine, tokens.encode(json.loads(prompt)["prompt"]))
+            eventually(lambda: believed.depth(url, prompt) >= len(prompt) // BLOCK_BYTES - 1)
+            for number in range(4):  # longer than the cache
+                generate(engine, tokens.encode(f"{number} " * 150)[:180])
+            eventually(lambda: believed.depth(url, body) == 0 and believed.depth(url, prompt) == 0)
+
+
+def test_an_engine_that_starts_again_is_empty(folder: Path) -> None:
+    """Its entries go when the connection is lost, and those of others stay."""
+    port, other = free_port(), free_port()
+    body = chat("Two engines have this, and one ends.")
+    payload = stored_chat(folder, body)
+    context: Any = zmq.Context()
+    try:
+        publishers = {each: context.socket(zmq.PUB) for each in (port, other)}
+        for each, publisher in publishers.items():
+            publisher.bind(f"tcp://127.0.0.1:{each}")
+        with following(folder, port, other) as (follower, believed):
+            follower.add_prompts([SeenPrompt(body, 0)])
+            numbers = count()
+
+            def both() -> bool:
+                """A publisher drops what comes before its subscribers."""
+                number = next(numbers).to_bytes(8, "big")
+                for publisher in publishers.values():
+                    publisher.send_multipart((b"", number, payload))
+                return all(believed.depth(f"http://{each}", body) for each in (port, other))
+
+            eventually(both)
+            publishers[port].close(linger=0)
+            eventually(lambda: believed.depth(f"http://{port}", body) == 0)
+            assert believed.depth(f"http://{other}", body)
+    finally:
+        context.destroy(linger=0)
+
+
+def stored_chat(folder: Path, body: bytes) -> bytes:
+    """A batch with the tokens of a chat, as vLLM stores them."""
+    tokenizer = Tokenizer.load(folder)
+    ids = tokenizer.encode(tokenizer.render_chat(json.loads(body)["messages"]), add_special_tokens=False)
+    names = list(range(1, len(ids) // 16 + 1))
+    return write_batch(1.0, [BlocksStored(names, None, ids[: 16 * len(names)], 16)])
+
+
+def test_events_are_vllms() -> None:
+    """Blocks are published once, with their tokens in a chain from nil, and removed when they are evicted."""
+    batches: list[list[Any]] = []
+    events = CacheEvents(2, lambda batch: batches.append(list(batch)))
+    pool = BlockPool(3)
+    pool.on_evicted = events.evicted
+    sequence = Named([1, 2, 3, 4, 5])
+    blocks = pool.allocate(2)
+    for block, name in zip(blocks, sequence.names(2), strict=True):
+        pool.name(block, name)
+    events.named(sequence, 0, 1)
+    events.named(sequence, 1, 2)
+    events.named(sequence, 0, 2)
+    events.flush()
+    pool.free(blocks)
+    pool.allocate(2)
+    events.flush()
+    events.flush()
+    first, second = b"1,2", b"1,2,3,4"
+    assert batches == [
+        [
+            BlocksStored([first], None, [1, 2], 2, None, "GPU", "sql"),
+            BlocksStored([second], first, [3, 4], 2, None, "GPU", "sql"),
+        ],
+        [BlocksRemoved([second, first], "GPU")],
+    ]
+
+
+class Named:
+    """A sequence whose blocks have readable names."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.request = type("Request", (), {"adapter": "sql"})
+
+    def names(self, num_blocks: int) -> list[bytes]:
+        return [",".join(map(str, self.tokens[: 2 * end])).encode() for end in range(1, num_blocks + 1)]
+
+
+def test_an_address_that_is_taken_names_the_option() -> None:
+    """The engine does not start, and says which option it is."""
+    port = free_port()
+    publisher = EventPublisher(f"tcp://127.0.0.1:{port}")
+    try:
+        with pytest.raises(EngineError, match=f"kv_events: tcp://127.0.0.1:{port} cannot be bound"):
+            EventPublisher(f"tcp://127.0.0.1:{port}")
+    finally:
+        publisher.close()
+
+
+ADDRESSES: list[tuple[EndpointSpec, tuple[str, int]]] = [
+    (EndpointSpec("http://gpu1:8000"), ("gpu1", 5557)),
+    (EndpointSpec("https://[::1]:8000"), ("[::1]", 5557)),
+    (EndpointSpec("http://gpu1:8000", kv_events="other:1"), ("other", 1)),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "address"), ADDRESSES)
+def test_events_come_from_the_endpoints_host(endpoint: EndpointSpec, address: tuple[str, int]) -> None:
+    """An endpoint's own address of events comes first."""
+    assert address_of(endpoint, KvEventsSpec("model")) == address
