@@ -73,13 +73,13 @@ class EndpointSpec:
     url: Annotated[str, value_parsers.endpoint_url]
     # host:port of its gRPC, where it has one; encrypted where the url is https
     grpc: Annotated[str, value_parsers.host_port] | None = None
-    # host:port of its KV events; None: its host and `prefix.events.port`
-    kv_events: Annotated[str, value_parsers.host_port] | None = None
     # Its share of the work, beside the others of its engine; 0: as if it were drained
     weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0
     zone: Annotated[str, values.name] | None = None  # where it is
     # The name in `host` and in TLS, where the url has an address
     host: Annotated[str, value_parsers.host_name] | None = None
+    # host:port of its KV events; None: its host and `prefix.events.port`
+    kv_events: Annotated[str, value_parsers.host_port] | None = None
 
     @property
     def speaks_rest(self) -> bool:

@@ -319,6 +319,15 @@ OF_LANGUAGE_MODELS = [
     ("{prefix: {block_bytes: 8}, balance: prefix, ~}", "2:37: error: 8 is too small: at least 16"),
     ("{prefix: {imbalance_ratio: 0.5}, balance: prefix, ~}", "2:41: error: 0.5 is too small: at least 1"),
     ("{prefix: {max_entries: 0}, balance: prefix, ~}", "2:37: error: 0 is too small: at least 1"),
+    ("{prefix: {events: {}}, balance: prefix, ~}", "2:32: error: prefix.events needs 'tokenizer'"),
+    (
+        "{prefix: {events: {tokenizer: nowhere}}, balance: prefix, ~}",
+        "2:44: error: 'nowhere' has no tokenizer.json: name the folder of the model (",
+    ),
+    (
+        "{balance: prefix, protocol: openai, endpoints: {url: 'http://a', kv_events: 'a:1'}}",
+        "2:50: warning: 'endpoints' of engine 'e' has no effect: kv_events are the addresses of prefix.events",
+    ),
     (
         "{prefix: {}, ~}",
         "2:15: warning: 'prefix' of engine 'e' has no effect: it is for balance prefix, and this is power_of_two",

@@ -50,6 +50,8 @@ OPTIONS = [
     ("kv_secret_file", "secret", BASE / "secret"),
     ("kv_deadline", "250ms", 0.25),
     ("kv_fetch", "always", "always"),
+    ("kv_events", "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5557"),
+    ("kv_events_replay", "ipc:///run/replay", "ipc:///run/replay"),
 ]
 
 
@@ -78,6 +80,8 @@ WRONG = [
     ("kv_ttl", "soon", "the parameter KV_TTL is 'soon', and has to be a time above 0, as 500ms, 90s, 15m, 24h or 7d"),
     ("kv_codec", "zip", "the parameter KV_CODEC is 'zip', and has to be one of raw, int8"),
     ("kv_store", "http://u:word@host", "the parameter KV_STORE has to be the URL of a Redis: a Redis URL begins with"),
+    ("kv_events", "127.0.0.1:5557", "the parameter KV_EVENTS is '127.0.0.1:5557', and has to be tcp://ADDRESS:PORT"),
+    ("kv_events", "tcp://host", "the parameter KV_EVENTS is 'tcp://host', and has to be tcp://ADDRESS:PORT"),
     ("kv_store", "env:NONE", "the parameter KV_STORE (env:NONE) has to be the URL of a Redis: a Redis URL begins"),
     ("speculation", "ngram,num_tokens=x", "the parameter SPECULATION is 'ngram,num_tokens=x', and has to be off"),
 ]

@@ -31,6 +31,14 @@ MIB = 1 / 1024  # in GiB
             "block_size: deterministic prompts are held in pieces of 64 tokens, which are not whole blocks of 48: take "
             "8, 16, 32 or 64",
         ),
+        (
+            {"kv_events": "tcp://127.0.0.1:1", "prefix_cache": False},
+            "kv_events: they are about the prefix cache: leave prefix_cache on",
+        ),
+        (
+            {"kv_events_replay": "tcp://127.0.0.1:1"},
+            "kv_events_replay: events that are not published cannot be replayed: set kv_events",
+        ),
         ({"device": "tpu"}, "device: 'tpu' is none of auto, mps, cuda, cpu"),
         ({"dtype": "int3"}, "dtype: 'int3' is none of auto, float32, float16, bfloat16"),
         ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, native, metal"),
