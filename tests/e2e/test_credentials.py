@@ -48,8 +48,11 @@ class GuardedEngine:
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
-                keys.add(self._key())
-                connections.add(self.client_address)
+                if self.path == "/v2/repository/index":
+                    probe_keys.add(self._key())
+                else:
+                    keys.add(self._key())
+                    connections.add(self.client_address)
                 self._answer()
 
             def _answer(self) -> None:
