@@ -337,6 +337,39 @@ def test_the_fallback_may_speak_another_protocol(tmp_path: Path) -> None:
     )
 
 
+def test_the_fallback_may_speak_anthropics_api(tmp_path: Path) -> None:
+    """A chat for an OpenAI engine that is down goes to one that has Anthropic's messages alone, and back as a chat."""
+    message = {
+        "id": "m1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "hello"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post(CHAT, asked(CHAT, stream=False)))
+        from_second(reply, "down")
+        assert json.loads(reply.body)["choices"][0]["message"]["content"] == "hello"
+        assert second.received[0].line == "POST /v1/messages HTTP/1.1"
+
+    other = writes(http(200, json.dumps(message).encode()))
+    scene(tmp_path, play, None, other=other, one="protocol: openai", two="protocol: openai, dialects: [messages]")
+
+
+def test_hidden_names_stay_hidden(tmp_path: Path) -> None:
+    """With --no-name-decision no reply says that another engine has answered."""
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        reply = await it.ask(post())
+        assert reply.status == 200 and len(second.received) == 1
+        assert not [name for name in reply.headers if name.startswith("x-pointsman")]
+
+    scene(tmp_path, play, writes(http(503, b"{}")), settings={"name_decision": False})
+
+
 def test_a_translated_request_falls_back(tmp_path: Path) -> None:
     """A request in Anthropic's API, translated for an OpenAI engine that is down or says that the prompt is too long,
     goes to another one."""
@@ -362,6 +395,39 @@ def test_a_body_that_is_too_long_to_be_held_stays(tmp_path: Path) -> None:
         assert reply.status == 503 and not second.received
 
     scene(tmp_path, play, writes(http(503, b"{}")), settings={"limits": {"retry_body_bytes": 1000}})
+
+
+def test_a_body_in_pieces(tmp_path: Path) -> None:
+    """A body that comes slowly, of known length or in chunks, reaches the fallback of an engine that refuses
+    connections; one beyond --retry-body-bytes does where the engine is known to be down."""
+    chunked = post(INFER, b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    halves = b'{"inputs"', b":[]}"
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        known = post(INFER, b"".join(halves))[: -len(halves[1])], halves[1]
+        unknown = chunked + chunk(halves[0]), chunk(halves[1]) + LAST
+        for number, pieces in enumerate((known, unknown), 1):
+            client = await it.client()
+            for piece in pieces:
+                await client.send(piece)
+                await until(lambda number=number: it.plane.held.total or len(second.received) == number)
+            from_second(await client.reply(), "down")
+            assert second.received[-1].body == b"".join(halves)
+        client = await it.client()
+        await client.send(known[0])
+        await until(lambda: it.plane.held.total)
+        client.close()
+        await until(lambda: it.errors().get("client_gone"))
+        it.plane.snapshot.engines["first"].endpoints[0].condition = Readiness.DOWN
+        long = b"{}" + b"x" * 100_000
+        client, sent = await it.client(), post(INFER, long, "Inference-Header-Content-Length: 2")
+        await client.send(sent[:-100_000])
+        await until(lambda: it.plane.held.total)
+        from_second(await client.ask(sent[-100_000:]), "down")
+        assert second.received[-1].body == long
+
+    limits = {"limits": {"retry_body_bytes": 1000}}
+    scene(tmp_path, play, None, one="breaker: {failures: 0}, retry: {attempts: 0}", settings=limits)
 
 
 def test_limits_count_a_request_once(tmp_path: Path) -> None:

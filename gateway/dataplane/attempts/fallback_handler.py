@@ -1,6 +1,7 @@
 """A REST request whose target has fallbacks: where an engine fails or refuses it, the next one gets it.
 
-    body -> handler of the target -> reply below 400            -> the client; it is the handler's from here
+    body, whole up to a bound
+         -> handler of the target -> reply below 400            -> the client; it is the handler's from here
                                   -> error, or reply from 400   -> a reason for a fallback? then its target's handler
                                                                    gets the request, else the client gets what came
 
@@ -24,7 +25,7 @@ from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.fallback_reasons import DOWN, Reasons, reasons_of_error, reasons_of_reply, status_of_events
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
 from gateway.protocol.sequence import AnySession
@@ -57,7 +58,8 @@ class FallbackHandler(InterposedHandler):
         self._route_target = route_target
         self._session = session
         self._serve = serve
-        self._body = BoundedCopy(client.plane.settings.limits.retry_body_bytes)
+        self._max_bytes = client.plane.settings.limits.retry_body_bytes
+        self._body = BoundedCopy(self._max_bytes)
         self._body_ended = False
         self._is_committed = False  # the reply is the client's
         self._held: list[Callable[[], None]] | None = None  # an error reply, until it is whole
@@ -73,17 +75,33 @@ class FallbackHandler(InterposedHandler):
     # As the handler
 
     def body_received(self, data: bytes, ended: bool) -> None:
+        if self._handler is not None:
+            self._keep(data, ended)
+            self._handler.body_received(data, ended)
+            return
+        held = self._body.pieces
+        if self._body.size + len(data) <= self._max_bytes:
+            self._keep(data, ended)
+            if not ended:
+                self._client.hold_body()
+            elif not self._passes_over_failing():
+                self._start(b"".join(held))
+        elif self._passes_over_failing():
+            self.body_received(data, ended)
+        else:
+            held = [*held, data]
+            self._keep(data, ended)
+            self._start(b"".join(held))
+
+    def _keep(self, data: bytes, ended: bool) -> None:
         if not self._is_committed:
             self._body.add(data)
             self._body_ended = ended
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-        elif not self._passes_over_failing():
-            self._start(data)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        if self._handler is not None:
-            self._handler.client_gone(reason, status)
+        if self._handler is None:  # which counts it
+            self._handler = ErrorHandler(self._client, self._request, GatewayError(ErrorKind.REQUEST_TIMEOUT, reason))
+        self._handler.client_gone(reason, status)
 
     def progress(self) -> Progress:
         if self._handler is not None:

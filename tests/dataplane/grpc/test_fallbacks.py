@@ -291,3 +291,31 @@ def test_limits_count_a_call_once(tmp_path: Path) -> None:
         await second.stop()
 
     run(whole())
+
+
+def test_rest_over_http2(tmp_path: Path) -> None:
+    """A REST request on HTTP/2 falls back as one on HTTP/1.1 does."""
+
+    async def whole() -> None:
+        first, second = Engine(reply_with(503)), Engine(reply_with(200))
+        await first.start()
+        await second.start()
+        async with grpc_stage(many({"first": first, "second": second}, ROUTE % "second"), tmp_path) as it:
+            client = await it.grpc()
+            call = client.request("POST", "/v2/models/m/infer", ("content-type", "application/json"))
+            await call.send_raw(b'{"inputs":[]}', ended=True)
+            await call.over()
+            assert (call.value(":status"), bytes(call.data)) == ("200", b"{}")
+            assert call.value("x-pointsman-fallback") == "overloaded"
+        assert second.received[0].body == b'{"inputs":[]}'
+        first.stop()
+        second.stop()
+
+    run(whole())
+
+
+def reply_with(status: int) -> Any:
+    async def answer(engine: Engine, received: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d Whatever\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" % status)
+
+    return answer
