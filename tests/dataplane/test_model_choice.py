@@ -12,8 +12,9 @@ from tritonclient.grpc import service_pb2
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.protocol.advertised_models import AdvertisedModels, read_index, read_model_list
+from gateway.protocol.engine_load import Readiness
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcEngine
-from tests.dataplane.grpc.stage import answers, grpc_rules, grpc_stage, request, response
+from tests.dataplane.grpc.stage import answers, grpc_rules, grpc_stage, many, request, response
 from tests.dataplane.stage import Engine, ReceivedRequest, post, rules, run, stage
 
 CHAT = "/v1/chat/completions"
@@ -295,6 +296,29 @@ def test_a_refused_call_is_tried_elsewhere(tmp_path: Path) -> None:
             assert [(await client.ask(request("a"))).status for _ in range(5)] == [0] * 5
             assert [len(engine.calls) for engine in engines] == [1, 5]
             assert (await client.ask(request("c"))).status == 5
+        for engine in engines:
+            await engine.stop()
+
+    run(scene())
+
+
+def test_a_stream_goes_to_the_fallback_where_no_endpoint_of_its_model_is_up(tmp_path: Path) -> None:
+    """An endpoint that is up with other models does not keep a stream from its fallback."""
+
+    async def scene() -> None:
+        scripts = GrpcModels("a"), GrpcModels("b"), GrpcModels("a", "b")
+        engines = [await GrpcEngine(script).start() for script in scripts]
+        routes = "  - {name: all, engine: it, fallback: [spare]}\n"
+        text = many({"it": tuple(engines[:2]), "spare": engines[2]}, routes)
+        async with grpc_stage(text, tmp_path) as it:
+            use_lists(it.plane, e0=index("a@1"), e1=index("b@1"))
+            it.plane.snapshot.engines["it"].endpoints[0].condition = Readiness.DOWN
+            client = await it.grpc()
+            for model, number in (("a", 2), ("b", 1)):
+                call = await client.ask(request(model, model), path=STREAM)
+                assert (call.status, answers(call.messages)) == (0, [model])
+                assert (await client.ask(request(model))).status == 0
+                assert scripts[number].num_served == 2
         for engine in engines:
             await engine.stop()
 

@@ -90,3 +90,11 @@ def test_merging_changes_no_answer() -> None:
     before = deepcopy(answers)
     merge_statistics(answers)
     assert answers == before
+
+
+def test_entries_of_another_shape_are_left_out() -> None:
+    """What is no object in one server's list hides nothing of the others."""
+    ready = {"name": "m", "version": "1", "state": "READY"}
+    assert merge_index([[1, None, "x"], [ready]]) == [ready]  # type: ignore[list-item]
+    assert merge_statistics([{"model_stats": None}, {"model_stats": [3, ready]}]) == {"model_stats": [ready]}
+    assert merge_regions([[None], [ready]]) == [ready]  # type: ignore[list-item]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.fallback_reasons import FallbackReason, Reasons
 from gateway.routing.decision import Target
 from gateway.upstream.engine import Engine
@@ -65,6 +66,8 @@ class Fallbacks(Generic[AnyTarget]):
         return found
 
 
-def takes_requests(engine: Engine, now: float) -> bool:
-    """Whether some endpoint is ready, not drained, and not failing."""
-    return any(engine.is_able(endpoint, now) for endpoint in engine.endpoints)
+def takes_requests(engine: Engine, now: float, model: ModelName | None = None) -> bool:
+    """Whether some endpoint, of those that serve the model, is ready, not drained, and not failing; or the engine
+    refuses the model."""
+    serving = engine.serving(model, now)
+    return (not serving and model is not None) or any(engine.is_able(endpoint, now) for endpoint in serving)

@@ -122,7 +122,7 @@ class StreamRouter:
             raise undecided(decision, self._plan.facts(names))
         target, chosen_by = decision
         if target.route_target.fallbacks is not None:
-            target = self._with_able_engine(target, chosen_by, data if plain is None else plain)
+            target = self._with_able_engine(target, chosen_by, data if plain is None else plain, names)
         if is_by_content:
             target = self._narrowed(self._of_all_units(target), names)
             self._sessions.setdefault(target, chosen_by)
@@ -131,10 +131,14 @@ class StreamRouter:
             self.keep(key, target, chosen_by)
         return target
 
-    def _with_able_engine(self, target: CallTarget, session: AnySession | None, message: bytes) -> CallTarget:
+    def _with_able_engine(
+        self, target: CallTarget, session: AnySession | None, message: bytes, names: Names
+    ) -> CallTarget:
         """The target, or that of its fallback where no endpoint of its engine takes requests. A sequence stays."""
         left, now, head = target.route_target, monotonic(), self._head
-        if isinstance(session, Sequence) or _SEQUENCE in message or takes_requests(left.engine, now):
+        if isinstance(session, Sequence) or _SEQUENCE in message:
+            return target
+        if takes_requests(left.engine, now, _at_engine(target, names)):
             return target
         assert left.fallbacks is not None
         found = left.fallbacks.find(DOWN, now, was_admitted=False)
