@@ -190,6 +190,8 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
         elif load.source != "none" and not balance.uses_load:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    if "models" in keys and engine.models.unknown == "refuse" and (why := _why_no_lists(engine)):
+        found.append(("models", f"unknown: refuse needs lists of models, and {why}"))
     metrics = engine.metrics
     if "metrics" in keys and metrics.path is None:
         found.append(("metrics", "metrics.path says where they are, as :8002/metrics, and is missing"))
@@ -206,3 +208,13 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
     if balance.by_prompt and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
     return found
+
+
+def _why_no_lists(engine: EngineSpec) -> str:
+    """Why no endpoint's list of models is read; empty where they are."""
+    if not engine.health.interval:
+        return "they are read with the probes, and health.interval is 0"
+    if engine.models.source == "none":
+        return "models.source is none"
+    lists = engine.protocol.is_v2 or engine.protocol.traits.models_path is not None
+    return "" if lists else f"protocol {engine.protocol.value} has none"

@@ -341,6 +341,17 @@ OF_LANGUAGE_MODELS = [
         "2:15: warning: 'load' of engine 'e' has no effect: "
         "metrics are asked for with the probes, and health.interval is 0",
     ),
+    ("{models: {unknown: no}, ~}", "2:33: error: unknown value 'no'; known: forward, refuse"),
+    (
+        "{models: {unknown: refuse}, health: {interval: 0}, ~}",
+        "2:15: warning: 'models' of engine 'e' has no effect: "
+        "unknown: refuse needs lists of models, and they are read with the probes, and health.interval is 0",
+    ),
+    (
+        "{models: {unknown: refuse, source: none}, ~}",
+        "2:15: warning: 'models' of engine 'e' has no effect: unknown: refuse needs lists of models, and models.source "
+        "is none",
+    ),
     (
         "{load: {source: orca}, balance: round_robin, ~}",
         "2:15: warning: 'load' of engine 'e' has no effect: balance round_robin asks for no load; it is shown only",
