@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException
@@ -15,6 +17,7 @@ from gateway.admin.rule_versions import Files, check_may_bring
 from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
 from gateway.config.value_parsers import OPERATIONS
 from gateway.dry_run.recording import facts_of
+from gateway.protocol.advertised_models import AdvertisedModels, ModelName
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.sequence import id_of
 from gateway.routing.decision import Decision, Target
@@ -64,6 +67,11 @@ class RequestDescription(BaseModel):
     files: Files | None = None
 
 
+# The models of endpoints, by engine and URL
+Lists = Mapping[tuple[str, str], AdvertisedModels]
+NO_LISTS: Lists = MappingProxyType({})
+
+
 def add_rule_trials(app: FastAPI, control: ControlPlane) -> None:
     """Add `/rules/explain`."""
 
@@ -80,7 +88,8 @@ def add_rule_trials(app: FastAPI, control: ControlPlane) -> None:
             facts = facts_of(_spec(body), table.identity)
         except ValueError as error:
             raise HTTPException(422, f"force: {error}") from error
-        return explanation_json(explain(table, facts, random.random), body.model, rules)
+        explanation = explain(table, facts, random.random)
+        return explanation_json(explanation, (body.model, body.version or ""), rules, control.models)
 
 
 async def rules_of(book: Rulebook, files: Files | None) -> RulesSpec:
@@ -96,16 +105,22 @@ async def rules_of(book: Rulebook, files: Files | None) -> RulesSpec:
     return loaded.rules
 
 
-def explanation_json(explanation: Explanation, model: str, rules: RulesSpec) -> Json:
+def explanation_json(
+    explanation: Explanation,
+    model: ModelName,
+    rules: RulesSpec,
+    listed: Lists = NO_LISTS,
+) -> Json:
+    """`listed` are the models of the endpoints, by engine and URL, as far as they are known."""
     decision = explanation.decision
     return {
-        "decision": _decision(decision, model, rules) if isinstance(decision, Decision) else None,
+        "decision": _decision(decision, model, rules, listed) if isinstance(decision, Decision) else None,
         "steps": [
             {"route": step.route, "verdict": step.verdict.value, "checks": list(map(_check, step.checks))}
             for step in explanation.steps
         ],
         "assignment": _assignment(explanation.assignment) if explanation.assignment is not None else None,
-        "targets": [_target(target, model, rules) for target in explanation.targets],
+        "targets": [_target(target, model, rules, listed) for target in explanation.targets],
     }
 
 
@@ -113,23 +128,27 @@ def _check(check: Check) -> Json:
     return {**asdict(check), "expected": redacted_condition(check.key.rpartition(" ")[2], check.expected)}
 
 
-def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:
+def _decision(decision: Decision, model: ModelName, rules: RulesSpec, listed: Lists) -> Json:
     route = decision.target.route
     limits = [limit.name for limit in rules.limits if not limit.routes or route in limit.routes]
     budgets = [budget.name for budget in rules.budgets if not budget.routes or route in budget.routes]
     session = id_of(decision.session) if decision.session is not None else None
-    return {**_target(decision.target, model, rules), "session": session, "limits": limits, "budgets": budgets}
+    return {**_target(decision.target, model, rules, listed), "session": session, "limits": limits, "budgets": budgets}
 
 
-def _target(target: Target, model: str, rules: RulesSpec) -> Json:
+def _target(target: Target, model: ModelName, rules: RulesSpec, listed: Lists) -> Json:
+    urls = [endpoint.url for endpoint in rules.engines[target.engine].endpoints]
+    name = target.model or model[0]
+    lists = {url: listed[target.engine, url] for url in urls if (target.engine, url) in listed}
     return {
         "route": target.route,
         "engine": target.engine,
-        "model": target.model or model,
+        "model": name,
         "experiment": target.experiment,
         "arm": target.arm,
         "forced": target.is_forced,
-        "endpoints": [endpoint.url for endpoint in rules.engines[target.engine].endpoints],
+        "endpoints": urls,
+        "lacking": [url for url, models in lists.items() if not models.serves((name, model[1]))],
         "fallbacks": [fallback.text for fallback in target.fallbacks],
     }
 

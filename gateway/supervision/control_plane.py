@@ -20,6 +20,7 @@ from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
@@ -228,6 +229,11 @@ class ControlPlane:
             pool.set_health(findings)
         self.discovery.look(key for key, each in findings.conditions.items() if each is Readiness.DOWN)
         self.replicas.conditions_changed(findings.conditions)
+
+    @property
+    def models(self) -> Mapping[tuple[str, str], AdvertisedModels]:
+        """What the endpoints list, by engine and URL, as far as they do."""
+        return self._prober.models
 
     async def look_at_models(self, keys: Collection[tuple[str, str]]) -> None:
         """Models have been loaded or unloaded at these endpoints, by engine and URL; return once the workers are sent

@@ -17,6 +17,7 @@ from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import routes_json
 from gateway.config.rules import load_rules, load_texts
 from gateway.config.specs import RulesSpec
+from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.rule_versions.version import Version
 from gateway.supervision.rulebook import Rulebook
 from tests.admin.test_app import ACCESS, BASE
@@ -49,6 +50,10 @@ class State:
 
     def __init__(self, book: Rulebook) -> None:
         self.book = book
+        self.models = {
+            ("big", "http://b:1"): AdvertisedModels(frozenset({"llama"})),
+            ("small", "http://a:1"): AdvertisedModels(frozenset({"other"})),
+        }
 
     @property
     def rules(self) -> RulesSpec:
@@ -112,6 +117,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
         "arm": None,
         "forced": False,
         "endpoints": ["http://b:1"],
+        "lacking": [],
         "fallbacks": [],
         "session": None,
         "limits": ["crowd"],
@@ -119,7 +125,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
     }
     assert [step["verdict"] for step in reply["steps"]] == ["matched"] + ["not asked"] * 4
     reply = explain(client, model="chat", operation="chat", protocol="openai")
-    assert reply["decision"]["route"] == "rest"
+    assert (reply["decision"]["route"], reply["decision"]["lacking"]) == ("rest", ["http://a:1"])  # which lists another
     assert reply["steps"][0]["checks"][1] == {
         "key": "header x-tier",
         "expected": "gold",

@@ -155,6 +155,7 @@ function decided(decision, assignment, targets) {
     Engine: decision?.engine,
     "Model there": decision?.model,
     Endpoints: decision?.endpoints.join(", "),
+    "Endpoints without the model": decision?.lacking.join(", "),
     Fallbacks: decision?.fallbacks.join(", then "),
     Session: decision?.session,
     Limits: decision?.limits.join(", "),
