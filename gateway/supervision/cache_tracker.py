@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _MAX_PROMPTS = 1024  # that wait to be tokenized; more are followed when they are seen again
 _QUEUED_MESSAGES = 10_000  # of one endpoint; those after are replayed, or lost
 _MESSAGES_AT_ONCE = 64  # of one endpoint, before the next one's turn
+_PROMPTS_UNTIL_MATCH = 256  # of which one is found, where the tokenizer is the engine's
 _POLLIN = 1  # zmq.POLLIN, of a library that may be missing
 _REPLAY_SECONDS = 2.0  # without a batch, until a replay is given up
 _REPLAY_TOTAL_SECONDS = 10.0
@@ -99,6 +100,7 @@ class CacheFollower(threading.Thread):
         self._prompts: deque[SeenPrompt] = deque()
         self._endpoints: deque[tuple[EndpointSpec, ...]] = deque(maxlen=1)  # to be used
         self._is_stopping = False
+        self._has_warned = False
         self._waker, self._woken = socket.socketpair()
         for each in (self._waker, self._woken):
             each.setblocking(False)
@@ -203,6 +205,19 @@ class CacheFollower(threading.Thread):
             return
         if tokenized is not None:
             self._blocks.join(tokenized)
+            self._check()
+
+    def _check(self) -> None:
+        """Warn once where the events are of no use."""
+        blocks, events = self._blocks, self.prefix.events
+        if not self._has_warned and blocks.num_joined >= _PROMPTS_UNTIL_MATCH and not blocks.is_matched:
+            self._has_warned = True
+            what = "no prompt has the tokens that its endpoints store: is %s the folder of the model that they serve?"
+            _log.warning(f"engine '%s': {what}", self._engine_name, events and events.tokenizer)
+        elif not self._has_warned and blocks.is_full and blocks.num_unplaced:
+            self._has_warned = True
+            what = "its endpoints have more blocks than prefix.max_entries, %d: those beyond are not followed"
+            _log.warning(f"engine '%s': {what}", self._engine_name, self.prefix.max_entries)
 
 
 class Subscription:

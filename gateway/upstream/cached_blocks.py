@@ -20,6 +20,10 @@ from gateway.protocol.kv_events import AllBlocksCleared, BlockHash, BlocksRemove
 # Prompts that came before the first event, which says how large blocks are.
 _EARLY_PROMPTS = 256
 
+_Place = tuple[str | None, int | None]  # a medium and a group of layers
+# Of a block that was stored before its events were followed: what follows it was stored since.
+_ASSUMED: _Place = ("assumed", None)
+
 
 class TokenizedPrompt(NamedTuple):
     """A prompt's tokens, and for each of its byte blocks how many tokens it takes to reach the block's end."""
@@ -47,7 +51,7 @@ class _TokenBlock:
         self.key = key
         self.children: dict[bytes, _TokenBlock] = {}
         self.checksums: set[int] = set()  # of byte blocks that end here
-        self.holders: dict[str, set[tuple[str | None, int | None]]] = {}  # by URL: media and groups of layers
+        self.holders: dict[str, set[_Place]] = {}  # by URL
         self.reached: set[str] = set()
 
 
@@ -59,11 +63,15 @@ class CachedBlocks:
         self._roots: dict[str, _TokenBlock] = {"": _TokenBlock(None, b"")}  # by LoRA adapter; "": the model itself
         self._num_blocks = 0
         self._by_hash: dict[str, dict[BlockHash, _TokenBlock]] = {}  # by URL, then the engine's name of the block
+        self._assumed: dict[str, dict[_TokenBlock, BlockHash | None]] = {}  # by URL, with their names if known
+        self._by_key: dict[bytes, set[_TokenBlock]] = {}  # by their tokens alone
         self._ends: OrderedDict[int, set[_TokenBlock]] = OrderedDict()  # by checksum, the oldest first
         self._sizes: set[int] = set()  # tokens of a block
         self._early: deque[TokenizedPrompt] = deque(maxlen=_EARLY_PROMPTS)
         self._changes: dict[str, BlockChanges] = {}
         self.num_unplaced = 0  # stored blocks that follow unknown ones, or found no room
+        self.num_joined = 0  # prompts
+        self.is_matched = False  # whether a prompt's tokens were found at an endpoint
 
     def __len__(self) -> int:
         return self._num_blocks
@@ -92,7 +100,7 @@ class CachedBlocks:
 
     def clear(self, url: str) -> None:
         """An endpoint has nothing cached, or what it has is unknown."""
-        for block in self._by_hash.pop(url, {}).values():
+        for block in {*self._by_hash.pop(url, {}).values(), *self._assumed.pop(url, ())}:
             block.holders.pop(url, None)
             block.reached.discard(url)
             self._prune(block)
@@ -122,7 +130,12 @@ class CachedBlocks:
             for url in frozenset().union(*[end.reached for end in ends]):
                 self._change(url, checksum, is_cached=True)
 
+    @property
+    def is_full(self) -> bool:
+        return self._num_blocks >= self._max_entries
+
     def _join(self, prompt: TokenizedPrompt, size: int) -> None:
+        self.num_joined += 1
         ids = prompt.token_ids
         last = min(len(ids), max((tokens for _, tokens in prompt.blocks), default=0)) // size
         last = max(last, min(1, len(ids) // size))
@@ -130,7 +143,7 @@ class CachedBlocks:
         path: list[_TokenBlock] = []
         block = self._roots.get(prompt.model) or self._roots[""]
         for start in range(0, last * size, size):
-            if self._num_blocks >= self._max_entries:
+            if self.is_full:
                 break
             block = self._child(block, ids[start : start + size])
             path.append(block)
@@ -157,10 +170,12 @@ class CachedBlocks:
         names = self._by_hash.setdefault(url, {})
         adapter = event.lora_name or ""
         block = names.get(parent) if parent is not None else self._root(adapter)
+        if block is None and parent is not None:
+            block = self._assume(url, parent, tokens[:size])
         place = event.medium, event.group_idx
         for index, name in enumerate(event.block_hashes):
             ids = tokens[index * size : (index + 1) * size]
-            if block is None or len(ids) < size or self._num_blocks >= self._max_entries:
+            if block is None or len(ids) < size or self.is_full:
                 self.num_unplaced += len(event.block_hashes) - index
                 return
             block = names.get(name) or self._child(block, ids)
@@ -170,14 +185,35 @@ class CachedBlocks:
             if before is not None and (before.parent is None or url in before.reached):
                 self._reach(url, block)
 
+    def _assume(self, url: str, name: BlockHash, following: Sequence[int]) -> _TokenBlock | None:
+        """The block of this name, which the endpoint had before its events were followed: that before the tokens that
+        follow it, where one prompt has these. An engine has all blocks before one that it stores."""
+        found = self._by_key.get(_key(following), ())
+        last = next(iter(found)).parent if len(found) == 1 else None
+        if last is None or last.parent is None:
+            return None
+        self._by_hash[url][name] = last
+        path: list[_TokenBlock] = []
+        block: _TokenBlock | None = last
+        while block is not None and block.parent is not None:
+            path.append(block)
+            block = block.parent
+        for each in reversed(path):
+            if url not in each.holders:
+                each.holders[url] = {_ASSUMED}
+                self._assumed.setdefault(url, {})[each] = name if each is last else None
+            self._reach(url, each)
+        return last
+
     def _root(self, adapter: str) -> _TokenBlock:
         return self._roots.setdefault(adapter, _TokenBlock(None, b""))
 
     def _child(self, parent: _TokenBlock, ids: Sequence[int]) -> _TokenBlock:
-        key = array("i", ids).tobytes()
+        key = _key(ids)
         block = parent.children.get(key)
         if block is None:
             block = parent.children[key] = _TokenBlock(parent, key)
+            self._by_key.setdefault(key, set()).add(block)
             self._num_blocks += 1
         return block
 
@@ -193,13 +229,28 @@ class CachedBlocks:
                 self._change(url, checksum, is_cached=True)
             left += [child for child in block.children.values() if url in child.holders]
 
-    def _remove(self, url: str, name: BlockHash, block: _TokenBlock, place: tuple[str | None, int | None]) -> None:
+    def _remove(self, url: str, name: BlockHash, block: _TokenBlock, place: _Place) -> None:
         places = block.holders.get(url, set())
-        places.discard(place)
+        places -= {place, _ASSUMED}
         if places and place != (None, None):  # an event that names no medium is about all
             return
-        del self._by_hash[url][name]
+        self._by_hash[url].pop(name)
+        self._release(url, block)
+        # Engines evict the end of a text first: what was assumed before it may go now
+        before = block.parent
+        while before is not None and before.holders.get(url) == {_ASSUMED}:
+            if any(url in child.holders for child in before.children.values()):
+                break
+            last, before = before, before.parent
+            self._release(url, last)
+            self._prune(last)
+        self._prune(block)
+
+    def _release(self, url: str, block: _TokenBlock) -> None:
+        """An endpoint no longer has a block, nor any use of those behind it."""
         block.holders.pop(url, None)
+        if (name := self._assumed.get(url, {}).pop(block, None)) is not None:
+            self._by_hash[url].pop(name, None)
         left = [block]
         while left:
             each = left.pop()
@@ -209,13 +260,13 @@ class CachedBlocks:
                     if not any(url in end.reached for end in self._ends[checksum]):
                         self._change(url, checksum, is_cached=False)
                 left += each.children.values()
-        self._prune(block)
 
     def _change(self, url: str, checksum: int, *, is_cached: bool) -> None:
         changes = self._changes.get(url)
         if changes is None:
             changes = self._changes[url] = BlockChanges()
         changes.cached[checksum] = is_cached
+        self.is_matched |= is_cached
 
     def _make_room(self, num_blocks: int) -> None:
         """Drop the oldest prompts for so many token blocks."""
@@ -233,4 +284,12 @@ class CachedBlocks:
         while block.parent is not None and not (block.children or block.holders or block.checksums):
             if block.parent.children.pop(block.key, None) is not None:
                 self._num_blocks -= 1
+                alike = self._by_key[block.key]
+                alike.discard(block)
+                if not alike:
+                    del self._by_key[block.key]
             block = block.parent
+
+
+def _key(ids: Sequence[int]) -> bytes:
+    return array("i", ids).tobytes()

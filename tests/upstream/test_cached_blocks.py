@@ -99,6 +99,30 @@ def test_cleared_endpoints_have_nothing() -> None:
     assert changes(blocks) == {B: {101: True}}
 
 
+def test_what_was_stored_before_is_found_by_what_follows_it() -> None:
+    """A gateway that starts later than its engines, and cannot have all replayed: a block behind an unknown one is
+    where a prompt has its tokens, and the engine has what is before it, until it has evicted what is behind."""
+    blocks = joined()
+    blocks.apply(A, stored([9], 8, [9, 9]))
+    assert changes(blocks) == {} and blocks.num_unplaced == 1
+    blocks.apply(A, stored([3], 2, [5, 6]))
+    assert changes(blocks) == {A: {101: True, 102: True, 103: True}}
+    blocks.apply(A, stored([4], 2, [0, 0]))
+    blocks.apply(A, BlocksRemoved([3]))
+    assert changes(blocks) == {A: {103: False}}
+    blocks.apply(A, BlocksRemoved([4]))
+    assert changes(blocks) == {A: {101: False, 102: False}}
+    blocks.apply(A, stored([3], 2, [5, 6]))
+    assert changes(blocks) == {A: {103: True, 101: True, 102: True}}
+    blocks.apply(A, BlocksRemoved([2]))
+    assert changes(blocks) == {A: {101: False, 102: False, 103: False}}
+    blocks.apply(A, stored([2], 1, [3, 4]))
+    assert changes(blocks) == {A: {101: True, 102: True, 103: True}}
+    blocks.clear(A)
+    blocks.refresh([101, 102, 103])
+    assert blocks.take_changes()[A].cached == {}
+
+
 def test_memory_is_bounded_and_returned() -> None:
     """Prompts go, the oldest first; what engines remove leaves nothing behind."""
     blocks = CachedBlocks(50)
@@ -150,7 +174,7 @@ def test_lost_batches_without_a_replay_clear_the_endpoint() -> None:
     stream = KvEventStream(A, blocks, None)
     stream.receive(0, FIRST)
     blocks.take_changes()
-    stream.receive(2, THIRD)
+    stream.receive(2, batch(AllBlocksCleared()))
     found = blocks.take_changes()
     assert found[A].is_cleared and found[A].cached == {} and stream.num_gaps == 1
     stream.receive(3, FIRST)
