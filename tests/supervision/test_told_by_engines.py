@@ -38,7 +38,7 @@ class Telling:
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
-                engine.num_requests += 1
+                engine.num_requests += self.path != "/v2/repository/index"  # which probes read
                 self.answer("{}")
 
             def answer(self, text: str) -> None:
