@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gateway.observability.metrics import LATENCY_BOUNDS, RequestSeries, SeriesKey
+from gateway.observability.metrics import GONE, LATENCY_BOUNDS, RequestSeries, SeriesKey
 
 # Long enough that a quiet route has a latency, short enough to show a change.
 _WINDOW_SECONDS = 5.0
@@ -62,6 +62,8 @@ class Traffic:
             return rates
         (since, before), (now, latest) = self._seen[0], self._seen[-1]
         for key, series in latest.items():
+            if key.endpoint == GONE:  # earlier requests, which are added to it all at once
+                continue
             group = rates.setdefault(group_of(key), TrafficRates(now - since))
             if now > since:
                 group.add(series, before.get(key))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.arms import Arms
-from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse
+from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse, add_up
 from gateway.protocol.engine_load import Load
 from gateway.protocol.prometheus_text import Histogram
 
@@ -27,6 +27,8 @@ LATENCY_BOUNDS = (
 
 # The arm of mirrored requests: work for engines, but no requests of the route's clients.
 SHADOW_ARM = "shadow"
+# Stands for all endpoints that discovery has found and lost again.
+GONE = "gone"
 
 
 class SeriesKey(NamedTuple):
@@ -174,6 +176,21 @@ class Metrics:
         self.by_key: dict[SeriesKey, RequestSeries] = {}
         self.unrouted = self.series(SeriesKey())
         self.fallbacks: Counter[FallbackKey] = Counter()
+
+    def merge_gone(self, places: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Add up the series of endpoints that are gone, by engine and URL: addresses that come and go must not fill the
+        memory. Returns those that still have requests."""
+        busy: set[tuple[str, str]] = set()
+        for key, series in list(self.by_key.items()):
+            place = key.engine, key.endpoint
+            if place not in places:
+                continue
+            if series.in_flight:
+                busy.add(place)
+                continue
+            gone = key._replace(endpoint=GONE)
+            self.by_key[gone] = add_up([self.series(gone), self.by_key.pop(key)])
+        return busy
 
     def series(self, key: SeriesKey) -> RequestSeries:
         found = self.by_key.get(key)

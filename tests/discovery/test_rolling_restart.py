@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections import Counter
@@ -28,7 +29,7 @@ RULES = """\
 version: 1
 engines:
   names:
-    endpoints: [{{dns: "triton.test:{names}", servers: ["{dns}"], min_refresh: 50ms}}]
+    endpoints: [{{dns: "triton.test:{names}", servers: ["{dns}"], min_refresh: 50ms, drain: 1s}}]
     health: {{interval: 100ms}}
   slices:
     endpoints: [{{kubernetes: {{service: triton, namespace: models, port: http, api: "{api}"}}}}]
@@ -128,7 +129,7 @@ def test_no_request_fails(fleet: Fleet) -> None:
     with Load(fleet.gateway.http_url) as load:
         eventually(lambda: len(load.served_by) == 2 * SIZE)
         for at in range(SIZE):
-            old = fleet.names[at], fleet.slices[at]
+            old = fleet.names[0], fleet.slices[0]
             new = LocalReplica(f"127.0.3.{at + 1}", fleet.port), LocalReplica(f"127.0.4.{at + 1}", fleet.port)
             fleet.names.append(new[0])
             fleet.slices.append(new[1])
@@ -148,7 +149,19 @@ def test_no_request_fails(fleet: Fleet) -> None:
         eventually(lambda: {each.address for each in (*fleet.names, *fleet.slices)} <= set(load.served_by))
     assert load.failures == []
     assert load.hosts == {f"triton.test:{fleet.port}", f"triton.models.svc:{fleet.port}"}
-    eventually(lambda: len(fleet.engine("slices")["endpoints"]) == SIZE)
+    for name in ("names", "slices"):
+        eventually(lambda: len(fleet.engine(name)["endpoints"]) == SIZE)  # noqa: B023
+        eventually(lambda: _shown(fleet, name) == {"gone", *_urls(fleet, name)})  # noqa: B023
+
+
+def _urls(fleet: Fleet, name: str) -> set[str]:
+    return {each["url"] for each in fleet.engine(name)["endpoints"]}
+
+
+def _shown(fleet: Fleet, name: str) -> set[str]:
+    """The endpoints that /metrics counts requests of."""
+    text = httpx.get(f"{fleet.gateway.admin_url}/metrics").text
+    return set(re.findall(rf'pointsman_requests_total{{arm="",endpoint="([^"]+)",engine="{name}"', text))
 
 
 def _is_idle(found: dict[str, Any] | None) -> bool:

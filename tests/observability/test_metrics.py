@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey
+from gateway.observability.metrics import GONE, LATENCY_BOUNDS, Metrics, SeriesKey
 from gateway.observability.stats import add_up
 from gateway.protocol.prometheus_text import Histogram
 
@@ -78,3 +78,23 @@ def test_workers_add_up() -> None:
     assert (sum(both.total.counts), both.total.sum) == (3, pytest.approx(0.3))
     assert sums[SeriesKey("other")].statuses == {200: 1}
     assert add_up([]) is None
+
+
+def test_endpoints_that_are_gone_share_a_series() -> None:
+    """Series of endpoints that discovery has lost are added up, so that addresses that come and go do not fill the
+    memory; one with a request under way waits for its end."""
+    metrics, places = Metrics(), set()
+    for at in range(3):
+        series = metrics.series(KEY._replace(endpoint=f"http://10.0.0.{at}"))
+        series.count(200, 0.5, 0.25, 0.25)
+        places.add(("triton", series.key.endpoint))
+    stays = metrics.series(KEY)
+    busy = metrics.series(KEY._replace(endpoint="http://10.0.0.2"))
+    busy.in_flight = 1
+    assert metrics.merge_gone(places) == {("triton", "http://10.0.0.2")}
+    gone = KEY._replace(endpoint=GONE)
+    assert metrics.by_key[gone].statuses == {200: 2} and metrics.by_key[KEY] is stays
+    busy.in_flight = 0
+    assert metrics.merge_gone(places) == set()
+    assert set(metrics.by_key) == {SeriesKey(), KEY, gone}
+    assert (metrics.by_key[gone].statuses, metrics.by_key[gone].total.sum) == ({200: 3}, 1.5)

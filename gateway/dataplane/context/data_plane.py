@@ -146,6 +146,7 @@ class DataPlane:
         self.on_prompts: Callable[[str, Sequence[SeenPrompt]], None] = lambda engine, prompts: None
         self._health = health
         self._endpoints: dict[str, tuple[EndpointSpec, ...]] = {}  # of engines with sources, as far as they are known
+        self._gone: set[Key] = set()  # endpoints that have left, whose counters are still their own
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._keys: tuple[Collection[ApiKeySpec], bool] = (), False  # in Redis, and whether they are current
@@ -245,6 +246,7 @@ class DataPlane:
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> Steps[Snapshot]:
         loads = self._loads = {}
+        self._endpoints = {name: known for name, known in self._endpoints.items() if name in rules.engines}
         snapshot = yield from Snapshot.compiled(
             with_endpoints(rules, self._endpoints), number, self.settings, self.metrics, before
         )
@@ -338,7 +340,9 @@ class DataPlane:
                 for endpoint in left:
                     endpoint.retire()
                 if left:
+                    self._gone |= {(name, endpoint.url) for endpoint in left}
                     self._start(snapshot.forget(name, left))
+                self._gone -= {(name, endpoint.url) for endpoint in specs}
         self.affinity.book.forget_hashed_endpoints()
 
     def update_cached_blocks(self, engine: str, changes: Mapping[str, BlockChanges]) -> None:
@@ -420,6 +424,8 @@ class DataPlane:
         for connection in list(self.connections):
             connection.sweep(now)
         self._start(self._sweep_endpoints(now))
+        if self._gone:
+            self._gone = self.metrics.merge_gone(self._gone)
         identification = self.snapshot.identification
         if identification is not None and now - self._judged_at > _REVOCATION_SECONDS:
             self._judged_at = now
