@@ -148,6 +148,13 @@ class ConnectionSpec:
     # What one client's HTTP/2 connection may hold of `max_connections` of REST, its requests in line included; further
     # ones wait for these
     max_client_share: ClientShare = 0.5
+    # Silence on a connection after which its peer is asked whether it is there: by a PING where gRPC calls are under
+    # way, and by TCP; 0: never
+    keepalive_interval: Duration = 10.0
+    keepalive_timeout: PositiveDuration = 20.0  # without any answer the connection is closed: gRPC's own default
+    # PINGs without a message in between; further ones follow once in 5.5 min, as gRPC's servers permit. 0: no limit
+    max_pings_without_data: Count = 2
+    max_age: Duration = 600.0  # then a connection takes no new requests; up to a fifth earlier, at random. 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,13 +58,17 @@ class Http1ClientConnection(asyncio.Protocol):
         "_wants_payload",
         "_without_body",
         "idle_since",
+        "is_retired",
         "is_used",
         "receiver",
         "request_is_sent",
+        "retires_at",
     )
 
-    def __init__(self, pool: Http1Pool) -> None:
+    def __init__(self, pool: Http1Pool, retires_at: float = inf) -> None:
         self._pool = pool
+        self.retires_at = retires_at  # by `time.monotonic`
+        self.is_retired = False  # it serves no further request
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._arrivals: select.poll | None = None
         self._buffer = b""
@@ -250,7 +254,7 @@ class Http1ClientConnection(asyncio.Protocol):
         if not self.request_is_sent or self._transport.get_write_buffer_size():
             # Answered before all of the request was read: a close would wait for the engine to read the rest.
             self._transport.abort()
-        elif head.keep_alive and self._remaining >= 0:
+        elif head.keep_alive and self._remaining >= 0 and not self.is_retired:
             self.is_used = True
             self._pool.release(self)
         else:
@@ -363,8 +367,23 @@ class Http1Pool(Pool[Http1ClientConnection]):
                     connection.close()
             self._idle = [connection for connection in self._idle if not connection.is_closing]
 
+    def renew(self, now: float = inf) -> None:
+        is_idle = False
+        for connection in self._connections:
+            if connection.retires_at <= now and not connection.is_retired:
+                connection.is_retired = True
+                is_idle = is_idle or connection.receiver is None
+        if is_idle:
+            for connection in self._idle:
+                if connection.is_retired:
+                    connection.close()
+            self._idle = [connection for connection in self._idle if not connection.is_closing]
+
+    def timed_out(self, sent_at: float) -> None:
+        self.close_idle(sent_at)
+
     def _new_connection(self) -> Http1ClientConnection:
-        return Http1ClientConnection(self)
+        return Http1ClientConnection(self, self._retires_at(monotonic()))
 
     def _add(self, connection: Http1ClientConnection) -> None:
         self._connections[connection] = None

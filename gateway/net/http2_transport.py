@@ -76,7 +76,7 @@ class Http2Transport(asyncio.Protocol):
     streams do not wait for that.
     """
 
-    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
+    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2", "read_at")
 
     def __init__(self, limits: Http2Limits, *, is_client: bool, own_names: OwnNames | None = None) -> None:
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
@@ -84,6 +84,7 @@ class Http2Transport(asyncio.Protocol):
         self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
         self._unasked_bytes = 0  # written while the peer does not read
+        self.read_at = 0.0  # when the peer has sent anything, by `time.monotonic`
         self.http2 = Http2Connection(self, limits, is_client=is_client, own_names=own_names)
 
     # Called by the event loop
@@ -93,6 +94,7 @@ class Http2Transport(asyncio.Protocol):
         is_tls = transport.get_extra_info("sslcontext") is not None
         # Zero: what the kernel does not take at once pauses writing. Under TLS a mark of zero would pause for ever.
         self._transport.set_write_buffer_limits(high=_JOIN_BYTES if is_tls else 0)
+        self.read_at = monotonic()
         self.http2.start()
 
     def data_received(self, data: bytes) -> None:
@@ -111,7 +113,7 @@ class Http2Transport(asyncio.Protocol):
                 reads.are_single = False
                 if reads.others:
                     reads.flush_others()
-            reads.ended_at = monotonic()
+            reads.ended_at = self.read_at = monotonic()
         if self.http2.failed is not None:
             self.close()
         elif len(data) >= TURN_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import sys
 from abc import ABC, abstractmethod
@@ -11,8 +12,13 @@ from itertools import islice
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
+from gateway.net.http2_keepalive import KeepaliveLimits
+from gateway.net.sockets import keep_alive
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.local_network import local_network_hint
+
+# Of `max_age`: connections that were made together do not end together.
+_AGE_JITTER = 0.2
 
 AnyConnection = TypeVar("AnyConnection", bound=asyncio.Protocol)
 Wanted = TypeVar("Wanted", contravariant=True)
@@ -28,7 +34,7 @@ class Waiter(Protocol[Wanted]):
     def connect_failed(self, error: GatewayError) -> None: ...
 
 
-class PoolLimits(Protocol):
+class PoolLimits(KeepaliveLimits, Protocol):
     """Times are in seconds; `gateway.config.engine_specs.ConnectionSpec` documents each."""
 
     @property
@@ -45,6 +51,8 @@ class PoolLimits(Protocol):
     def max_streams(self) -> int: ...
     @property
     def window_bytes(self) -> int: ...
+    @property
+    def max_age(self) -> float: ...
 
 
 class Pool(ABC, Generic[AnyConnection]):
@@ -90,6 +98,10 @@ class Pool(ABC, Generic[AnyConnection]):
         """How many requests one connection serves at a time: as many waiters one attempt is made for."""
         return 1
 
+    # Whether a peer that reads nothing for long is gone. An HTTP/1.1 server may leave a request unread for as long as
+    # it has others; an HTTP/2 server always reads.
+    _ends_unread = False
+
     @property
     def size(self) -> int:
         """Connections, including those being established."""
@@ -114,9 +126,25 @@ class Pool(ABC, Generic[AnyConnection]):
     def close_idle(self, idle_before: float = float("inf")) -> None:
         """Close the connections that have been idle since before `idle_before` (seconds of `monotonic`)."""
 
+    @abstractmethod
+    def renew(self, now: float = inf) -> None:
+        """The connections that are too old by `now` take no further request, and close once they have none; without
+        `now` all of them."""
+
+    @abstractmethod
+    def timed_out(self, sent_at: float) -> None:
+        """A request that was sent at `sent_at` has had no reply in time: connections that have brought nothing since
+        may be dead, and take no further request."""
+
     def close_stale(self, now: float) -> None:
-        """Close what has been idle for longer than the limit; called about once a second."""
+        """Close what has been idle for longer than the limit, or is too old; called about once a second."""
         self.close_idle(now - self._idle_timeout)
+        self.renew(now)
+
+    def _retires_at(self, now: float) -> float:
+        """When a connection that is made now takes no further request."""
+        max_age = self._limits.max_age
+        return now + max_age * random.uniform(1 - _AGE_JITTER, 1) if max_age else inf
 
     def retire(self) -> None:
         """The rules no longer name this address: requests in flight end, and no connection is kept for later."""
@@ -139,7 +167,9 @@ class Pool(ABC, Generic[AnyConnection]):
     async def _connect(self) -> None:
         connection = self._new_connection()
         try:
-            await connect(connection, self.host, self.port, self._limits.connect_timeout, self._tls, self._server_name)
+            transport = await connect(
+                connection, self.host, self.port, self._limits.connect_timeout, self._tls, self._server_name
+            )
         except (OSError, UnicodeError) as error:
             self._num_connecting -= 1
             failed = connect_error(error, self.host, self.port, self._limits.connect_timeout)
@@ -150,6 +180,8 @@ class Pool(ABC, Generic[AnyConnection]):
             self._connect_for_waiters()
             return
         self._num_connecting -= 1
+        if interval := self._limits.keepalive_interval:
+            keep_alive(transport, interval, self._limits.keepalive_timeout, ends_unread=self._ends_unread)
         self._add(connection)
 
     @abstractmethod
@@ -167,12 +199,13 @@ async def connect(
     timeout: float,
     tls: ssl.SSLContext | None,
     server_name: str | None,
-) -> None:
+) -> asyncio.Transport:
     """Connect a protocol; `timeout` is in seconds, 0 for none. Raises: OSError, which includes TLS errors and timeouts;
     UnicodeError for a name that cannot be resolved."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout or None):
-        await loop.create_connection(lambda: protocol, host, port, ssl=tls, server_hostname=server_name)
+        made = await loop.create_connection(lambda: protocol, host, port, ssl=tls, server_hostname=server_name)
+    return made[0]
 
 
 def connect_error(error: Exception, host: str, port: int, timeout: float) -> GatewayError:

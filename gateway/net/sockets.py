@@ -91,6 +91,36 @@ def has_hung_up(transport: asyncio.Transport) -> bool:
     return bool(poll.poll(0))
 
 
+# By system: macOS has TCP_KEEPALIVE for the time until the first probe, and the timeout of unread data by another name.
+_KEEPALIVE_IDLE = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
+_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+_CONNECTION_DROP_SECONDS = 0x80 if sys.platform == "darwin" else None  # TCP_RXT_CONNDROPTIME
+_KEEPALIVE_PROBES = 4
+
+
+def keep_alive(transport: asyncio.BaseTransport, interval: float, timeout: float, *, ends_unread: bool) -> None:
+    """Have the kernel probe a peer that is silent for `interval` seconds, and give it up `timeout` seconds later.
+    `ends_unread`: also one that does not acknowledge or read what is sent to it for both together."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.fileno() < 0 or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    values = [
+        (_KEEPALIVE_IDLE, max(1, round(interval))),
+        (getattr(socket, "TCP_KEEPINTVL", None), max(1, round(timeout / _KEEPALIVE_PROBES))),
+        (getattr(socket, "TCP_KEEPCNT", None), _KEEPALIVE_PROBES),
+    ]
+    if ends_unread:
+        values += [
+            (_USER_TIMEOUT, round((interval + timeout) * 1000)),
+            (_CONNECTION_DROP_SECONDS, max(1, round(interval + timeout))),
+        ]
+    with contextlib.suppress(OSError):  # the peer may have reset it
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in values:
+            if option is not None:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 _RESETS = struct.pack("ii", 1, 0)
 
 

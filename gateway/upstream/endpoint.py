@@ -25,6 +25,10 @@ _EWMA_SHARE = 0.1
 _LOAD_SECONDS = 10.0
 
 
+# A connection that has brought nothing for so long, though a reply was due, may be dead: TCP has retransmitted what was
+# lost several times.
+_SUSPICIOUS_SECONDS = 0.5
+
 # The pauses of an endpoint that stays broken grow up to this many times the first.
 _LONGEST_PAUSE = 12
 
@@ -144,6 +148,17 @@ class Endpoint:
     def close_idle_connections(self) -> None:
         for pool in self._pools():
             pool.close_idle()
+
+    def renew_connections(self) -> None:
+        """Those of now take no further request, and close once they have none."""
+        for pool in self._pools():
+            pool.renew()
+
+    def timed_out(self, sent_at: float, now: float) -> None:
+        """A request that was sent at `sent_at` has had no reply in time."""
+        if now - sent_at >= _SUSPICIOUS_SECONDS:
+            for pool in self._pools():
+                pool.timed_out(sent_at)
 
     def close_stale(self, now: float) -> None:
         """Close connections that have been idle for too long, and drop an outdated load; called about once a second."""

@@ -7,6 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from gateway.net.http1_client import Http1ClientConnection, Http1Pool
@@ -71,6 +72,7 @@ class _Awaited(ABC, Generic[Result]):
     def __init__(self) -> None:
         # Errors are results: a future with an exception would be in a circle with the traceback
         self.done: asyncio.Future[Result | GatewayError] = asyncio.get_running_loop().create_future()
+        self.sent_at = 0.0  # by `time.monotonic`
 
     @abstractmethod
     def connected(self, connection: Any) -> None: ...
@@ -102,6 +104,7 @@ class _Awaited(ABC, Generic[Result]):
                     self.connected(connection)
                 result = await self.done
         except TimeoutError as error:
+            pool.timed_out(self.sent_at)
             raise GatewayError(ErrorKind.DEADLINE, f"{where} did not answer within {timeout:g} s") from error
         finally:
             pool.forget(self)
@@ -121,6 +124,7 @@ class _UnaryCall(_Awaited[UnaryReply]):
         self.stream: Stream | None = None
 
     def connected(self, connection: Http2ClientConnection) -> None:
+        self.sent_at = monotonic()
         self.stream = connection.open_stream(self)
         self.stream.send_headers(CachedHeaders(self._fields))
         self.stream.send_data(framed(self._request), True)
@@ -173,6 +177,7 @@ class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
         self.connection: Http1ClientConnection | None = None
 
     def connected(self, connection: Http1ClientConnection) -> None:
+        self.sent_at = monotonic()
         self.connection = connection
         connection.begin(self, wants_payload=True)
         connection.request_is_sent = True

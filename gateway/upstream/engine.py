@@ -324,7 +324,10 @@ class Engine:
         """Take over the probes' findings, by engine and URL; endpoints without one become unknown."""
         for endpoint in self.endpoints:
             key = self.name, endpoint.url
-            endpoint.condition = health.get(key)
+            condition = health.get(key)
+            if condition is Readiness.DOWN and endpoint.condition is not condition:
+                endpoint.renew_connections()  # what is behind its address may be another server when it is back
+            endpoint.condition = condition
             endpoint.models = models.get(key)
         self.lists_changed(self.endpoints)
 

@@ -50,7 +50,7 @@ engines:
     retry: {attempts: 1, idempotent: infer, budget: 10%, budget_floor: 3}
     connections:
       {max_connections: 8, max_pending: 0, idle_timeout: 20s, connect_timeout: 1s, max_streams: 4, window_bytes: 1MiB,
-       max_client_share: 25%}
+       max_client_share: 25%, keepalive_interval: 30s, keepalive_timeout: 5s, max_pings_without_data: 0, max_age: 1h}
     tls: {verify: false, ca: ca.pem, cert: me.pem, key: me.key, server_name: triton}
     metrics: {path: ":8002/metrics", names: [nv_*, my_*], timeout: 500ms, max_bytes: 1MiB}
 """
@@ -83,7 +83,7 @@ def test_every_key_of_an_engine_is_read(load: Load) -> None:
         health=HealthSpec("/ready", 1.0, 0.25, 2, 4),
         breaker=BreakerSpec(3, 10.0, frozenset({500, 502})),
         retry=RetrySpec(1, "infer", 0.1, 3),
-        connections=ConnectionSpec(8, 0, 20.0, 1.0, 4, 1 << 20, 0.25),
+        connections=ConnectionSpec(8, 0, 20.0, 1.0, 4, 1 << 20, 0.25, 30.0, 5.0, 0, 3600.0),
         tls=TlsSpec(False, "ca.pem", "me.pem", "me.key", "triton"),
         metrics=MetricsSpec(":8002/metrics", ("nv_*", "my_*"), 0.5, 1 << 20),
         location=Location("rules.yaml", 3, 3),

@@ -1,10 +1,17 @@
-"""A TCP proxy that delays answers, to imitate a slow network or server."""
+"""A TCP proxy that delays answers or falls silent, to imitate a slow network, a slow server or a lost route."""
 
 import asyncio
 import contextlib
 import ssl
 import threading
+from dataclasses import dataclass
 from typing import Self
+
+
+@dataclass(eq=False)
+class _Connection:
+    ways: list[asyncio.Task[None]]  # one for each direction
+    is_silent: bool = False
 
 
 class SlowProxy:
@@ -17,7 +24,7 @@ class SlowProxy:
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[_Connection] = set()
         self.delay = 0.0
         self.port = 0
 
@@ -30,12 +37,30 @@ class SlowProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def fall_silent(self) -> int:
+        """Pass nothing more on the present connections, and leave them open, as where a NAT has lost its state; later
+        connections pass. Returns their number."""
+
+        async def silence() -> int:
+            connections, self._connections = self._connections, set()
+            for connection in connections:
+                connection.is_silent = True
+                for way in connection.ways:
+                    way.cancel()
+            return len(connections)
+
+        return asyncio.run_coroutine_threadsafe(silence(), self._loop).result(10)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -46,9 +71,15 @@ class SlowProxy:
         ways = [
             asyncio.ensure_future(way) for way in (self._pass(reader, back, False), self._pass(there, writer, True))
         ]
+        connection = _Connection(ways)
+        self._connections.add(connection)
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if connection.is_silent:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()  # until the proxy ends
         finally:
+            self._connections.discard(connection)
             for way in ways:
                 way.cancel()
             writer.close()

@@ -281,6 +281,8 @@ class UpstreamAttempts(Generic[Carrier]):
         limit = self.route_target.engine.spec.idle_timeout
         if limit and now - active_at > limit:
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+            if self.attempt is not None:
+                self.attempt.endpoint.timed_out(active_at, now)
             self.failed(silence, was_sent=True)
 
     def try_elsewhere(
@@ -314,13 +316,16 @@ class UpstreamAttempts(Generic[Carrier]):
         """The time until the first byte is over, for this attempt or for all; or the client's deadline has passed."""
         self._slot = None
         now = monotonic()
+        attempt = self.attempt
+        if attempt is not None and attempt.sent_on is not None and not self._front.waits_for_client():
+            attempt.endpoint.timed_out(attempt.sent_at, now)
         if self.expires_at and now >= self.expires_at:
             self.fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
             return
         if not self.is_timed:
             self._slot = self._plane.wheel.add(self, self.expires_at) if self.expires_at else None
             return
-        spec, attempt = self.route_target.engine.spec, self.attempt
+        spec = self.route_target.engine.spec
         is_final = bool(spec.timeout) and now - self.started_at - self.waited >= spec.timeout
         limit = spec.timeout if is_final else spec.try_timeout
         self.failed(

@@ -113,6 +113,10 @@ class Http2Connection(ConnectionState):
                 last_id = self.last_taken = self.last_id
             self.emit(frames.goaway(last_id, ErrorCode.NO_ERROR))
 
+    def ping(self) -> None:
+        """Ask the peer for a sign of life; whatever comes next is one (section 6.7)."""
+        self.emit(frames.frame(frames.PING, 0, 0, bytes(8)))
+
     def tick(self) -> None:
         """Called about once a second: the counts of the flood guard decay."""
         self.flood_guard.tick(self.granted - self.send_window)

@@ -225,6 +225,7 @@ def _read_goaway(state: ConnectionState, flags: int, stream_id: int, payload: by
     state.count_idle_frame()
     state.is_leaving = True
     last = frames.read_u32(payload) & STREAM_MASK
+    state.peer_goaway = frames.read_u32(payload[4:8]), payload[8:264]
     # The peer has not processed these and never will: the requests may be sent elsewhere.
     untaken = [stream for stream in state.streams.values() if stream.id > last and state.is_ours(stream.id)]
     for stream in untaken:

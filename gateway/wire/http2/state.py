@@ -109,6 +109,7 @@ class ConnectionState:
         "out",
         "owed",
         "owner",
+        "peer_goaway",
         "peer_max_streams",
         "peer_window",
         "send_frame_bytes",
@@ -132,6 +133,7 @@ class ConnectionState:
         self.is_blocked = False
         self.is_leaving = False  # this side, or the peer, opens no new streams
         self.failed: Http2Error | None = None
+        self.peer_goaway: tuple[int, bytes] | None = None  # the code and debug data of the peer's last one
         # The peer's limits
         self.send_window = frames.DEFAULT_WINDOW
         self.granted = frames.DEFAULT_WINDOW  # the sum of the connection's window so far
