@@ -165,7 +165,6 @@ class Engine:
             self.prefixes.weights = weights
         self._models = ModelMap(endpoints, self.spec.models)
         self._use_models()
-        self.keeps_bodies = self.spec.retry.idempotent == "infer" or self.learns_models
         if self.spec.slow_start:
             self.ramp(monotonic())
 
@@ -267,6 +266,9 @@ class Engine:
     def _use_models(self) -> None:
         self.by_model = self._models if self._models.is_needed else None
         self.is_plain = self.by_model is None and self.prefixes is None
+        # Where all endpoints list their models, refusals are too rare to hold large tensors for
+        may_learn = self.learns_models and not self._models.is_complete
+        self.keeps_bodies = self.spec.retry.idempotent == "infer" or may_learn
 
     # The choice
 

@@ -81,6 +81,13 @@ def test_a_refusal_is_remembered_for_a_while() -> None:
     assert it.by_model is None
 
 
+def test_bodies_are_kept_while_a_refusal_is_likely() -> None:
+    """An inference can be sent again, though it is not idempotent, where an endpoint's list is unknown."""
+    assert [engine(*lists).keeps_bodies for lists in ((None, None), ("a", None), ("a", "b"), (None,))] == [
+        *(True, True, False, False)
+    ]
+
+
 def test_a_refusal_outweighs_an_old_list() -> None:
     """An endpoint that lists a model and refuses it is left for one that does not list it; a new list decides again."""
     it = engine("m", "x")
