@@ -39,7 +39,10 @@ _states: dict[int, _State] = {}
 
 
 def _state(number: int) -> _State:
-    return _states.setdefault(number, _State(number))
+    found = _states.get(number)
+    if found is None:
+        found = _states[number] = _State(number)
+    return found
 
 
 _start = _state(0)

@@ -1,10 +1,9 @@
-"""Writing header blocks: the `hpack` library where the table changes, a cache of blocks elsewhere (RFC 7541)."""
+"""Writing header blocks (RFC 7541): fields by their index in the tables, literals, and a cache of whole blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpack import Encoder
 from hpack.table import HeaderTable
 
 from gateway.wire.http2.field_table import TABLE_BYTES
@@ -22,26 +21,26 @@ class FieldEncoder:
     """Encodes the blocks of one connection: fields that come again by the dynamic table, as long as it has room. Blocks
     are cached by identity: a sender of the same fields passes the same `CachedHeaders`."""
 
-    __slots__ = ("_cache", "_encoder", "_must_send_size", "_once", "_room")
+    __slots__ = ("_cache", "_entries", "_once", "_room", "_table_bytes", "_unsent_sizes")
 
     def __init__(self) -> None:
-        self._encoder = Encoder()
         self._cache: dict[CachedHeaders, bytes] = {}
         self._once: set[CachedHeaders] = set()  # sent once: they may never be sent again
+        self._entries: dict[Field, int] = {}  # the dynamic table, which evicts none: their numbers from the oldest on
         self._room = TABLE_BYTES
-        self._must_send_size = False
+        self._table_bytes = TABLE_BYTES
+        self._unsent_sizes: list[int] = []
 
     def resize(self, table_bytes: int) -> None:
         """The peer's decoder allows a table of this size (SETTINGS_HEADER_TABLE_SIZE); ours is never larger."""
         table_bytes = min(table_bytes, TABLE_BYTES)
-        if table_bytes != self._encoder.header_table_size:
-            self._encoder.header_table_size = table_bytes
-            self._room = 0 if table_bytes < TABLE_BYTES else self._room  # a small table: literals alone will do
+        if table_bytes != self._table_bytes:
+            self._table_bytes = table_bytes
+            self._room = 0  # it was smaller, if only for a while: literals alone will do
+            self._entries.clear()
             self._cache.clear()
             # Of many changes the smallest and the last are sent (RFC 7541 section 4.2).
-            changes = self._encoder.table_size_changes
-            changes[:] = sorted({min(changes), table_bytes})
-            self._must_send_size = True
+            self._unsent_sizes = sorted({min([table_bytes, *self._unsent_sizes]), table_bytes})
 
     def encode(self, steady: CachedHeaders, passing: bytes = b"") -> bytes:
         """A block: the cached fields, then those of this call, which `literals` wrote."""
@@ -51,29 +50,45 @@ class FieldEncoder:
         return block + passing if passing else block
 
     def _encode(self, steady: CachedHeaders) -> bytes:
-        if self._must_send_size:
-            self._must_send_size = False
-            return self._encoder.encode([]) + steady.literals
+        if self._unsent_sizes:
+            updates = bytearray()
+            for size in self._unsent_sizes:
+                _integer(updates, size, 5, 0x20)
+            self._unsent_sizes = []
+            return bytes(updates) + steady.literals
         if steady not in self._once:
             if len(self._once) >= _MAX_CACHED:
                 self._once.clear()
             self._once.add(steady)
             return steady.literals
-        search = self._encoder.header_table.search
-        size = sum(
-            len(name) + len(value) + ENTRY_BYTES
-            for name, value in steady.fields
-            if (found := search(name, value)) is None or found[2] is None
-        )
-        if size > self._room or len(self._cache) >= _MAX_CACHED:
-            return steady.literals  # it would evict entries in use
-        block: bytes = self._encoder.encode([(*field, False) for field in steady.fields])
-        if size:  # new entries stand in front: all others have another index now
+        if len(self._cache) >= _MAX_CACHED:
+            return steady.literals
+        new = {field for field in steady.fields if field not in self._entries and not _static_index(field)}
+        size = sum(len(name) + len(value) + ENTRY_BYTES for name, value in new)
+        if size > self._room:  # it would evict entries in use
+            self._cache[steady] = steady.literals
+            return steady.literals
+        block = self._indexed(steady.fields)
+        if new:  # they stand in front: all others have another index now
             self._room -= size
             self._cache.clear()
         else:
             self._cache[steady] = block
         return block
+
+    def _indexed(self, fields: Iterable[Field]) -> bytes:
+        """Fields by their index; those that have none get an entry."""
+        out, entries = bytearray(), self._entries
+        for field in fields:
+            index, number = _static_index(field), entries.get(field)
+            if number is not None:
+                index = len(HeaderTable.STATIC_TABLE) + len(entries) - number
+            if index:
+                _integer(out, index, 7, 0x80)
+            else:
+                entries[field] = len(entries)
+                out += with_value(literal_name(field[0], indexing=True), field[1])
+        return bytes(out)
 
 
 class CachedHeaders:
@@ -86,12 +101,17 @@ class CachedHeaders:
         self.literals = literals(self.fields)
 
 
+def _static_index(field: Field) -> int:
+    """0 where the field is not in the static table with a value."""
+    return _STATIC.get(field, 0) if field[1] else 0
+
+
 def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
     """Fields that use no dynamic table; `secret` ones must not be indexed by relays (RFC 7541 section 7.1.3)."""
     pieces: list[bytes] = []
     for field in fields:
-        index = _STATIC.get(field)
-        if index is not None and field[1] and not secret:
+        index = _static_index(field)
+        if index and not secret:
             pieces.append(_INDEXED[index])
         else:
             pieces.append(literal(*field, secret=secret))
@@ -112,11 +132,14 @@ def with_value(name: bytes, value: bytes) -> bytes:
     return name + bytes(size) + value
 
 
-def literal_name(name: bytes, *, secret: bool = False) -> bytes:
-    """All of a literal that stands before its value."""
+def literal_name(name: bytes, *, secret: bool = False, indexing: bool = False) -> bytes:
+    """All of a literal that stands before its value; with `indexing` it becomes an entry of the dynamic table."""
     out = bytearray()
     named = _STATIC_NAMES.get(name, 0)
-    _integer(out, named, 4, 0x10 if secret else 0)
+    if indexing:
+        _integer(out, named, 6, 0x40)
+    else:
+        _integer(out, named, 4, 0x10 if secret else 0)
     if not named:
         _integer(out, len(name), 7, 0)
         out += name

@@ -1,5 +1,7 @@
 """Header blocks against the `hpack` library, in both directions."""
 
+from collections.abc import Iterator
+
 import pytest
 from hpack import Decoder, Encoder, HPACKError
 from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
@@ -385,6 +387,38 @@ def test_what_comes_again_is_short() -> None:
         decoder.decode(block)
     assert sizes[2] == sizes[3] == 3 + len(literals([(b"x-request-id", b"1")]))
     assert len(decoder.header_table.dynamic_entries) == 2
+
+
+class CountedFields(tuple[Field, ...]):
+    """Counts how often they are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Field]:
+        CountedFields.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("num_blocks", [40, 200], ids=["with-room", "without"])
+def test_many_blocks_that_come_again(num_blocks: int) -> None:
+    """Blocks of many routes: the library reads them, indices of two bytes among them; after a few times each comes from
+    the cache, whether its fields find room in the table or not."""
+    encoder, decoder = FieldEncoder(), Decoder()
+    steadies = [
+        CachedHeaders([(b":status", b"200"), (b"a", b"%d" % number), (b"b", b"%d" % number), (b"via", b"1.1 gateway")])
+        for number in range(num_blocks)
+    ]
+    for steady in steadies:
+        steady.fields = CountedFields(steady.fields)
+    for _ in range(4):
+        for steady in steadies:
+            block = encoder.encode(steady)
+            assert [tuple(field) for field in decoder.decode(block, raw=True)] == [*steady.fields]
+    assert len(decoder.header_table.dynamic_entries) > 0x7F - 61
+    CountedFields.reads = 0
+    for steady in steadies:
+        encoder.encode(steady)
+    assert not CountedFields.reads
 
 
 def test_secrets_are_never_indexed() -> None:
