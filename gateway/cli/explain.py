@@ -222,7 +222,7 @@ def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterabl
 
 
 def _everywhere(target: Target, table: Table) -> Text:
-    urls = ", ".join(endpoint.url for endpoint in table.engines[target.engine].endpoints)
+    urls = _urls(table.engines[target.engine])
     return Text.assemble("engine ", (target.engine, "bold"), f"{_renamed(target)} ({urls})")
 
 
@@ -242,16 +242,20 @@ def _refusal(facts: Facts, decision: object) -> str:
 
 def _addresses(engine: EngineSpec, protocol: str) -> str:
     """The addresses, and whether the request is converted or translated."""
-    endpoints = engine.endpoints
     native = "openai" if protocol == "openai" else "kserve"
     if engine.protocol.value != native:
-        return f"{', '.join(endpoint.url for endpoint in endpoints)}, translated to {engine.protocol.value}"
-    if protocol == "grpc" and all(endpoint.speaks_grpc for endpoint in endpoints):
-        return ", ".join(map(_grpc_url, endpoints))
-    urls = ", ".join(endpoint.url for endpoint in endpoints)
+        return f"{_urls(engine)}, translated to {engine.protocol.value}"
+    if protocol == "grpc" and engine.speaks_grpc:
+        return ", ".join([*map(_grpc_url, engine.endpoints), *(source.label for source in engine.sources)])
+    urls = _urls(engine)
     if protocol == "grpc":
         return f"{urls}, converted to REST"
-    return urls if all(endpoint.speaks_rest for endpoint in endpoints) else f"{urls}, converted to gRPC"
+    return urls if engine.speaks_rest else f"{urls}, converted to gRPC"
+
+
+def _urls(engine: EngineSpec) -> str:
+    """Its endpoints, and the sources of others."""
+    return ", ".join([*(endpoint.url for endpoint in engine.endpoints), *(source.label for source in engine.sources)])
 
 
 def _grpc_url(endpoint: EndpointSpec) -> str:

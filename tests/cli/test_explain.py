@@ -390,3 +390,12 @@ def test_fallbacks_are_shown(app: typer.Typer, tmp_path: Path) -> None:
     assert result.output.splitlines()[-1] == (
         "where that engine cannot answer: b (down, overloaded, deadline, 5xx, 429), then a as wide (context_length)"
     )
+
+
+def test_sources_are_named(app: typer.Typer, tmp_path: Path) -> None:
+    """Sources of endpoints are named beside the endpoints that the rules list."""
+    path = tmp_path / "rules.yaml"
+    endpoints = '["http://a:1", {kubernetes: {service: b, namespace: c}}]'
+    path.write_text(f"version: 1\nengines: {{it: {{endpoints: {endpoints}}}}}\nroutes: [{{name: all, engine: it}}]\n")
+    output = CliRunner().invoke(app, [str(path), "--model", "m"], standalone_mode=False).output
+    assert "http://a:1, kubernetes:c/b" in " ".join(output.split())

@@ -32,6 +32,12 @@ export function openEndpoint(engine, url) {
   });
 }
 
+/** A source of endpoints: what it has found, how old that is, and why it is not newer. */
+function sourceText({ source, endpoints, age, error, empty }) {
+  const found = `${source}: ${count(endpoints)} endpoints, ${age === null ? "no answer yet" : `${count(Math.round(age))} s ago`}`;
+  return found + (empty ? ", has none any more" : "") + (error ? `, ${error}` : "");
+}
+
 function endpointFacts(engine, endpoint) {
   const { draining, load } = endpoint;
   return {
@@ -39,6 +45,7 @@ function endpointFacts(engine, endpoint) {
     State: badge(...conditionOf(endpoint)),
     "Drained since": draining && `${clock(draining.since)} by ${draining.by || "somebody"}`,
     Weight: endpoint.weight !== undefined && digits(endpoint.weight),
+    Zone: endpoint.zone,
     "Requests a second": rate(endpoint.rate),
     "Latency p50, p95": `${seconds(endpoint.p50)}, ${seconds(endpoint.p95)}`,
     "In flight": count(endpoint.in_flight),
@@ -125,6 +132,7 @@ export function openEngine(name) {
       Protocol: engine.protocol,
       Balance: engine.balance,
       Endpoints: count(engine.endpoints.length),
+      Sources: engine.sources?.map(sourceText).join("; "),
       "Requests a second": rate(engine.rate),
       "In flight": count(sumOf(engine.endpoints, "in_flight")),
       "Routes to it":
