@@ -203,6 +203,9 @@ class CacheFollower(threading.Thread):
         except (GatewayError, ValueError, RecursionError) as error:  # the engine refuses it, too
             _log.debug("engine '%s': a prompt is not followed: %s", self._engine_name, error)
             return
+        except Exception:  # no prompt ends the thread
+            _log.exception("engine '%s': a prompt cannot be followed", self._engine_name)
+            return
         if tokenized is not None:
             self._blocks.join(tokenized)
             self._check()

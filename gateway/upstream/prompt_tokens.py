@@ -22,6 +22,10 @@ from gateway.upstream.prefix_index import checksums_of
 # Strings of a JSON text: those of a prompt are found again in what the template prints.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LEAST_ANCHOR = 8  # bytes; shorter strings, such as roles, stand in a prompt many times
+_MAX_MISSES = 64  # strings that the text lacks, until no more are looked for
+# Characters of a text for each byte that is compared: tools and escapes stand before what they belong to.
+_TEXT_PER_BYTE = 4
+_MAX_TOKEN = 1 << 31
 # The key that only one API has, in the order in which they are looked for.
 _APIS = (("prompt", LlmApi.COMPLETIONS), ("system", LlmApi.MESSAGES), ("messages", LlmApi.CHAT))
 
@@ -65,13 +69,19 @@ class PromptTokenizer:
         checksums = checksums_of(data, self._block_bytes, self._max_bytes)
         if generation.prompt is not None and not isinstance(generation.prompt, str):
             ids = list(generation.prompt)
+            if not all(0 <= each < _MAX_TOKEN for each in ids):
+                raise ValueError("the prompt has numbers that are no token ids")
             counts = [len(ids) * (place + 1) // max(1, len(checksums)) for place in range(len(checksums))]
         else:
             text = generation.prompt if generation.prompt is not None else self._rendered(generation)
             if text is None:
                 return None
+            text = text[: _TEXT_PER_BYTE * self._max_bytes]
             # A prompt is encoded with the tokens that begin a text; a template prints them itself
-            encoded = self._backend.encode(text, add_special_tokens=generation.prompt is not None)
+            try:
+                encoded = self._backend.encode(text, add_special_tokens=generation.prompt is not None)
+            except TypeError:
+                raise ValueError("the prompt has halves of surrogate pairs") from None
             ids = encoded.ids
             ends = _ends_in(text, data, self._block_bytes, len(checksums))
             starts = [begin for begin, _ in encoded.offsets]
@@ -109,7 +119,7 @@ def _ends_in(text: str, data: bytes, block_bytes: int, num_blocks: int) -> list[
     characters go in step. A block that ends between two strings ends with the first one.
     """
     anchors: list[tuple[int, int, int, int]] = []  # begin and end in the JSON, begin and length in the text
-    at = 0
+    at = num_misses = 0
     for match in _STRING.finditer(data + b'"'):  # the last string may be cut off
         begin, end = match.span()
         if end - begin < _LEAST_ANCHOR + 2:
@@ -119,7 +129,11 @@ def _ends_in(text: str, data: bytes, block_bytes: int, num_blocks: int) -> list[
         except ValueError:  # cut inside of an escape
             string = match[0][1:-1].decode("utf-8", "ignore").rstrip("\\")
         found = text.find(string, at)
-        if found >= 0:
+        if found < 0:
+            num_misses += 1
+            if num_misses == _MAX_MISSES:
+                break
+        else:
             anchors.append((begin, end, found, len(string)))
             at = found + len(string)
     ends = []

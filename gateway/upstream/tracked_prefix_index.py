@@ -12,6 +12,7 @@ from gateway.upstream.prefix_index import PrefixIndex
 
 # Of prompts that wait to be reported: more are not followed until they are seen again.
 _MAX_PROMPTS, _MAX_BYTES = 256, 8 << 20
+_MAX_BODY_BYTES = 1 << 20  # of one request; what a longer one has in common with others is guessed
 
 
 class SeenPrompt(NamedTuple):
@@ -38,7 +39,12 @@ class TrackedPrefixIndex(PrefixIndex):
         # A block that has moved to the young generation counts, too: it is old
         if self._num_young != before and self.on_seen is not None and type(prompt) is memoryview:
             body = prompt.obj
-            if type(body) is bytes and len(self._seen) < _MAX_PROMPTS and self._seen_bytes + len(body) <= _MAX_BYTES:
+            if (
+                type(body) is bytes
+                and len(body) <= _MAX_BODY_BYTES
+                and len(self._seen) < _MAX_PROMPTS
+                and self._seen_bytes + len(body) <= _MAX_BYTES
+            ):
                 self._seen.append(SeenPrompt(body, len(body) - len(prompt)))
                 self._seen_bytes += len(body)
                 if len(self._seen) == 1:

@@ -102,7 +102,22 @@ def chat(text: str) -> bytes:
     return json.dumps({"messages": messages, "model": "tiny", "max_tokens": 1}).encode()
 
 
-def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path) -> None:
+# Bodies of clients that are not followed; those behind them are.
+STRANGE = [
+    b"",
+    b"[]",
+    b'{"prompt": 7}',
+    b'{"model": "tiny", "prompt": ""}',
+    b'{"model": "tiny", "prompt": ["one", "two"]}',
+    b'{"model": "tiny", "prompt": [99999999999999999999, -1]}',
+    b'{"model": "tiny", "prompt": "' + rb"\ud800" * 20 + b'"}',
+    b'{"model": "tiny", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}',
+    b'{"model": "tiny", "messages": ' + b"[" * 100_000,
+    json.dumps({"model": "tiny", "messages": 3, "system": []}).encode(),
+]
+
+
+def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The gateway's tokens of a chat and of a prompt are the engine's; what the engine evicts, the gateway forgets."""
     port, replay = free_port(), free_port()
     with running(folder, port, kv_events_replay=f"tcp://127.0.0.1:{replay}") as engine:
@@ -113,7 +128,7 @@ def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path) -> None:
         generate(engine, tokens.encode(tokens.render_chat(messages), add_special_tokens=False))
         with following(folder, port, replay=replay) as (follower, believed):  # what was stored before is replayed
             url = f"http://{port}"
-            follower.add_prompts([SeenPrompt(body, 0)])
+            follower.add_prompts([SeenPrompt(each, 0) for each in STRANGE] + [SeenPrompt(body, 0)])
             eventually(lambda: believed.depth(url, body) >= len(body) // BLOCK_BYTES - 1)
             prompt = json.dumps({"prompt": "Once there was \n a block \u00e9 of keys. " * 2, "model": "tiny"}).encode()
             follower.add_prompts([SeenPrompt(prompt, 0)])
@@ -122,6 +137,7 @@ def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path) -> None:
             for number in range(4):  # longer than the cache
                 generate(engine, tokens.encode(f"{number} " * 150)[:180])
             eventually(lambda: believed.depth(url, body) == 0 and believed.depth(url, prompt) == 0)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_an_engine_that_starts_again_is_empty(folder: Path) -> None:
