@@ -17,8 +17,10 @@ from gateway.demo.triton import TritonProcess
 from gateway.net.http1_client import Http1Pool
 from gateway.net.http2_client import Http2Pool
 from gateway.net.http2_keepalive import Keepalive, KeepaliveAction
+from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import UnaryReply, call_unary
+from gateway.upstream.engine import Engine
 from tests.dataplane.grpc.peers import UNARY, GrpcEngine
 from tests.dataplane.stage import run, until
 from tests.net import stage as rest
@@ -177,6 +179,25 @@ def test_connections_without_an_age() -> None:
             assert pool.size == 1
             pool.renew()
             await until(lambda: pool.size == 0)
+
+    run(whole())
+
+
+def test_an_endpoint_that_goes_down() -> None:
+    """The connections of an endpoint that goes down close; one that stays down or is only not ready keeps its own."""
+
+    async def whole() -> None:
+        async with rest.engine() as server:
+            url = f"http://127.0.0.1:{server.port}"
+            it = Engine(EngineSpec("it", (EndpointSpec(url),)))
+            pool = it.endpoints[0].pool
+            assert pool is not None
+            for before, after, num_left in (("ready", "unready", 1), ("unready", "down", 0), ("down", "down", 1)):
+                it.set_health({("it", url): Readiness(before)}, {})
+                await rest.Caller().ask(pool).over()
+                it.set_health({("it", url): Readiness(after)}, {})
+                await until(lambda num_left=num_left: pool.size == num_left)  # type: ignore[misc]
+            it.close_idle_connections()
 
     run(whole())
 
