@@ -18,7 +18,7 @@ from gateway.admin.rule_versions import REFUSED, version_json
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.stats import SourceStatus
+from gateway.observability.stats import OverloadSnapshot, SourceStatus
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.drains import DrainedSince
@@ -195,11 +195,20 @@ def engines_json(
             "name": name,
             "protocol": engine.protocol.value,
             "balance": engine.balance.value,
+            "overload": _overload_json(state.overloads.get(name, OverloadSnapshot())) if engine.overload else None,
             "endpoints": [endpoint_json((name, each.url), each) for each in engine.endpoints],
             "sources": [_source_json(each) for each in sources[name]],
         }
         for name, engine in engines.items()
     ]
+
+
+def _overload_json(snapshot: OverloadSnapshot) -> Json:
+    """The sums of all workers; `limits` are by endpoint, `waiting` and `refused` by class."""
+    refused = {name: dict(reasons) for name, reasons in snapshot.refused.items()}
+    limits, waiting = dict(snapshot.limits), dict(snapshot.waiting)
+    counts = {"admitted": snapshot.admitted, "queued": snapshot.queued, "in_flight": snapshot.in_flight}
+    return {**counts, "limits": limits, "waiting": waiting, "refused": refused}
 
 
 def _source_json(status: SourceStatus) -> Json:

@@ -247,6 +247,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "answered 503.",
             _SIZE,
         ),
+        "max_loop_lag": (
+            "How late a worker's event loop may be before it refuses the lowest priority class of engines with "
+            "overload; 0: any.",
+            _DURATION,
+        ),
         "max_connection_bytes": ("The same for one client connection.", _SIZE),
         "read_ahead_bytes": (
             "A reply with so much to come is read to its end before a slow client takes it, and gives its engine's "

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Literal, NamedTuple
 
 from gateway.config import value_parsers
+from gateway.config.overload_specs import OverloadSpec
 from gateway.config.source_specs import SourceSpec
 from gateway.config.value_parsers import (
     ClientShare,
@@ -294,6 +295,7 @@ class EngineSpec:
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
     connections: ConnectionSpec = ConnectionSpec()
+    overload: OverloadSpec | None = None  # None: endpoints get all requests for which there is a connection
     tls: TlsSpec = TlsSpec()
     sources: tuple[SourceSpec, ...] = ()  # of further endpoints; rules write them among the endpoints
     location: Location | None = None

@@ -22,6 +22,7 @@ from gateway.config.engine_specs import (
     TlsSpec,
 )
 from gateway.config.host_access import may_name
+from gateway.config.overload import check_overload
 from gateway.config.source_specs import SourceSpec
 from gateway.config.sources import read_endpoint_or_source
 from gateway.protocol.engine_protocols import protocols_with
@@ -147,6 +148,8 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
     sources = tuple(dict.fromkeys(each for each in written if isinstance(each, SourceSpec)))
     engine = replace(engine, endpoints=endpoints, sources=sources)
     _check_endpoints(engine, node, location, reading)
+    if engine.overload is not None:
+        check_overload(engine.overload, f"engine {name!r}", node.entries["overload"].location, reading)
     if engine.tls.key is not None and engine.tls.cert is None:
         reading.error(location, f"engine {name!r} has a tls key without its cert")
     if engine.tls != TlsSpec() and not engine.is_encrypted:

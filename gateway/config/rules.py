@@ -27,6 +27,7 @@ from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.fallbacks import check_fallbacks
 from gateway.config.host_access import Environment, HostNames, may_name
+from gateway.config.overload import read_classes
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import check_tests, read_identity, read_limit, read_route, read_test
 from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 _SECTIONS = (
     *("version", "engines", "routes", "experiments", "layers", "forcing", "auth", "identity", "limits", "budgets"),
-    *("prices", "tests"),
+    *("prices", "classes", "tests"),
 )
 _VERSION = "1"
 # Unknown names with a suggestion: each is compared with all that are declared, which may be thousands.
@@ -163,6 +164,7 @@ _LISTED: Mapping[str, Callable[[Node, Reading], Any]] = {
 }
 _SINGLE: Mapping[str, Callable[[Node, Reading], Any]] = {
     "auth": read_auth,
+    "classes": read_classes,
     "forcing": read_forcing,
     "identity": read_identity,
 }

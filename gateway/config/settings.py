@@ -34,6 +34,8 @@ class Limits:
     # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read
     # reads up to 256 KiB at once, in addition.
     high_water_bytes: int = 256 * 1024
+    # How late the event loop may be, in seconds, before requests for engines with `overload:` are refused (0: any)
+    max_loop_lag: float = 1.0
     # What a worker, and one client connection, may hold of requests that must be whole before they go on: above it the
     # largest is shed.
     max_buffered_bytes: int = 256 * 1024 * 1024

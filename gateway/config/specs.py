@@ -16,6 +16,7 @@ from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
+from gateway.config.overload_specs import PriorityClassSpec
 from gateway.config.value_parsers import (
     ClientHeaderName,
     Count,
@@ -205,6 +206,7 @@ class RulesSpec:
     limits: tuple[LimitSpec, ...] = ()
     budgets: tuple[BudgetSpec, ...] = ()
     prices: tuple[PriceSpec, ...] = ()
+    classes: tuple[PriorityClassSpec, ...] = ()  # priority classes, the highest first; empty: one for all
     layers: Mapping[str, LayerSpec] = field(default_factory=dict)
     forcing: ForcingSpec = field(default_factory=ForcingSpec)
     tests: tuple[RuleTestSpec, ...] = ()

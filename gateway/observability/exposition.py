@@ -194,6 +194,27 @@ _REQUESTS = (
     _c("limit_waited", "Requests that waited for Redis first.", ("limit",), _each("limits", "waited")),
     _g("limit_in_use", "Requests under way that hold a slot.", ("limit",), _each("limits", "in_use")),
     _g("limit_accounts", "Accounts of a limit in the workers.", ("limit",), _each("limits", "accounts")),
+    _c("overload_admitted", "Requests that an engine with overload took.", ("engine",), _each("overloads", "admitted")),
+    _c("overload_queued", "Requests that had to wait for it.", ("engine",), _each("overloads", "queued")),
+    _c(
+        "overload_refused",
+        "Requests that it refused: full, late, waited, displaced or shed.",
+        ("engine", "class", "reason"),
+        lambda state: (
+            ((engine, name, reason), number)
+            for engine, overload in state.overloads.items()
+            for name, reasons in overload.refused.items()
+            for reason, number in reasons.items()
+        ),
+    ),
+    _g("overload_in_flight", "Admitted requests under way.", ("engine",), _each("overloads", "in_flight")),
+    _g("overload_waiting", "Requests in its queue.", ("engine", "class"), _by("overloads", "waiting")),
+    _g(
+        "overload_limit",
+        "Requests that an endpoint gets at a time from all workers.",
+        ("engine", "endpoint"),
+        _by("overloads", "limits"),
+    ),
     _g(
         "limit_shared",
         "1: Redis decides; 0: some worker uses its own share.",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.arms import Arms
-from gateway.observability.stats import LimitSnapshot, SessionUse, StoreUse, add_up
+from gateway.observability.stats import LimitSnapshot, OverloadSnapshot, SessionUse, StoreUse, add_up
 from gateway.protocol.engine_load import Load
 from gateway.protocol.prometheus_text import Histogram
 
@@ -133,6 +133,7 @@ class CountersSnapshot:
     store: StoreUse | None = None  # None: there is no Redis
     sessions: SessionUse | None = None  # None: no worker has reported
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
+    overloads: Mapping[str, OverloadSnapshot] = field(default_factory=dict)  # by engine
     budgets_refused: Mapping[str, int] = field(default_factory=dict)  # requests, by budget
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     fallbacks: Mapping[FallbackKey, int] = field(default_factory=dict)  # requests that went to a fallback
@@ -151,6 +152,7 @@ class CountersSnapshot:
                 name: LimitSnapshot(name, limit.admitted, limit.refused, limit.waited)
                 for name, limit in self.limits.items()
             },
+            overloads={name: overload.totals() for name, overload in self.overloads.items()},
             budgets_refused=self.budgets_refused,
             arms=self.arms,
             fallbacks=self.fallbacks,

@@ -101,6 +101,22 @@ class LimitSnapshot:
 
 
 @dataclass(slots=True)
+class OverloadSnapshot:
+    """The admission of one engine with `overload:`; classes by name."""
+
+    in_flight: int = 0
+    admitted: int = 0
+    queued: int = 0  # requests that had to wait
+    waiting: Mapping[str, int] = field(default_factory=dict)  # in the queue, by class
+    refused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by class and reason
+    limits: Mapping[str, int] = field(default_factory=dict)  # requests at a time, by endpoint
+
+    def totals(self) -> OverloadSnapshot:
+        """What remains of it when its worker has ended."""
+        return OverloadSnapshot(admitted=self.admitted, queued=self.queued, refused=self.refused)
+
+
+@dataclass(slots=True)
 class BudgetAccountUse:
     """What one account of a budget has used in the current window; `used` is the largest share of what it may."""
 

@@ -13,6 +13,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
+from gateway.upstream.engine_admission import EngineAdmission
 from gateway.upstream.model_map import ModelMap
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.slow_start import observe_ready, ramped
@@ -93,6 +94,7 @@ class Engine:
         "keeps_bodies",
         "moves",
         "name",
+        "overload",
         "overrides_gateway_fields",
         "prefixes",
         "speaks_grpc",
@@ -119,6 +121,7 @@ class Engine:
         self.speaks_grpc = spec.protocol.is_v2 and spec.speaks_grpc
         self.budget = RetryBudget(spec.retry, monotonic())
         self.moves = RetryBudget(_MOVES, monotonic())
+        self.overload: EngineAdmission | None = None  # where it has `overload:`
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         # Fields of clients that the engine does not receive, since it declares them or they are not for it
@@ -294,6 +297,8 @@ class Engine:
         able = self.able(now, tried, model)
         if not able:
             return None
+        if self.overload is not None and session is None:  # a session stays where it is
+            able = self.overload.with_room(able)
         if prompt and self.prefixes is not None:
             return self.prefixes.choose(able, session, prompt, now)
         return self._choose(able, session)

@@ -29,14 +29,14 @@ PROBLEMS = [
         "- a\n",
         [
             "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, auth, identity, "
-            "limits, budgets, prices, tests, found a list"
+            "limits, budgets, prices, classes, tests, found a list"
         ],
     ),
     (
         "hello\n",
         [
             "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, auth, identity, "
-            "limits, budgets, prices, tests, found one value"
+            "limits, budgets, prices, classes, tests, found one value"
         ],
     ),
     (ENGINE + ROUTE, ["1:1: error: the file has no 'version': write 'version: 1'"]),

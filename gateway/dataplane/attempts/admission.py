@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
-from gateway.dataplane.attempts.front import AttemptFront
+from gateway.dataplane.attempts.front import Attempt, AttemptFront
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.limits.budget import BudgetAccount
@@ -55,6 +56,9 @@ class Admission:
         """Take the place of a request that was admitted before: it counts no second time."""
         if self._grant is None:
             self._grant = self._limiter.go_on(self._route_target.limits, self, monotonic())
+
+    def replied(self, attempt: Attempt[Any], status: int, now: float) -> None:
+        """The reply to an attempt has begun."""
 
     def charge(self) -> None:
         """Count one more request of a stream under the same grant.

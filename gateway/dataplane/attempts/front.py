@@ -13,6 +13,7 @@ from gateway.observability.metrics import RequestSeries
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
+from gateway.protocol.request_urgency import NO_URGENCY, Urgency
 from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
@@ -42,6 +43,8 @@ class AttemptFront(ABC):
 
     # Whether the status stands at the head of the reply (HTTP): then no later failure changes it. gRPC's comes last.
     status_comes_first = True
+    # Whether it may wait for an engine with `overload:`. A stream lasts for as long as its client likes.
+    may_queue = True
 
     # Sending
 
@@ -87,6 +90,10 @@ class AttemptFront(ABC):
     def prompt(self) -> bytes | memoryview | None:
         """What a language model reads of the request; None where that is unknown."""
         return None
+
+    def urgency(self) -> Urgency:
+        """What it says of its priority and its time."""
+        return NO_URGENCY
 
     def expected_tokens(self) -> int:
         """Tokens of a language model that it may use; 0 where it is no generation."""

@@ -18,8 +18,8 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Any, Generic
 
-from gateway.dataplane.attempts.admission import Admission, BudgetedAdmission
 from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
+from gateway.dataplane.attempts.queued_admission import AnyAdmission, admission_of
 from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.attempts.unknown_model import no_endpoint
 from gateway.dataplane.context.active_requests import Stage
@@ -99,11 +99,10 @@ class UpstreamAttempts(Generic[Carrier]):
         self.tried: tuple[Endpoint, ...] = ()
         self._num_attempts = 0
         self._slot: Slot | None = None  # of the deadline
-        self._admission: Admission | None = None  # where limits apply
+        self._admission: AnyAdmission | None = None  # where limits apply
         if route_target.is_limited and front.is_inference:
             session_id = id_of(session) if session is not None else None
-            kind = BudgetedAdmission if route_target.budgets else Admission
-            self._admission = kind(front, route_target, session_id, plane, self._admission_decided)
+            self._admission = admission_of(front, route_target, session_id, plane, self, self._admission_decided)
         self.replay: SequenceReplay | None = None  # where the sequence's inputs are stored
         if route_target.replay is not None and type(session) is Sequence:
             self.replay = SequenceReplay(front, plane.affinity, route_target, session, self._sequence_moved, self.fail)
@@ -241,6 +240,8 @@ class UpstreamAttempts(Generic[Carrier]):
         self.status = status
         self.first_byte_at = now
         attempt.endpoint.observe_latency(now - attempt.sent_at)
+        if self._admission is not None:
+            self._admission.replied(attempt, status, now)
 
     def answered(
         self, attempt: Attempt[Carrier], request_bytes: int, response_bytes: int, now: float, *, is_good: bool

@@ -25,6 +25,7 @@ from gateway.dataplane.context.endpoint_waits import EndpointWaits
 from gateway.dataplane.context.feedback import FeedbackCollector
 from gateway.dataplane.context.head_reader import HeadReader
 from gateway.dataplane.context.held_bodies import HeldBodies, ReadAhead
+from gateway.dataplane.context.loop_lag import LoopLag
 from gateway.dataplane.context.request_log import RequestLog
 from gateway.dataplane.context.session_affinity import SessionAffinity
 from gateway.dataplane.context.snapshot import (
@@ -119,6 +120,7 @@ class DataPlane:
         limits = settings.limits
         self.json_bounds = limits.json_bounds
         self.held = HeldBodies(limits.max_buffered_bytes, limits.max_connection_bytes)
+        self.loop_lag = LoopLag(self.loop, limits.max_loop_lag)
         self.read_ahead = ReadAhead(limits.max_read_ahead_bytes)
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
@@ -228,11 +230,22 @@ class DataPlane:
         self._judged_at = 0.0
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
+        self._use_overload(snapshot)
         self.limiter.use(snapshot.limits)
         self.budgets.use(snapshot.budgets, snapshot.prices)
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
+
+    def _use_overload(self, snapshot: Snapshot) -> None:
+        protected = [engine for engine in snapshot.engines.values() if engine.overload is not None]
+        for engine in protected:
+            assert engine.overload is not None
+            engine.overload.use(engine)
+        if protected:
+            self.loop_lag.start()
+        else:
+            self.loop_lag.stop()
 
     def _use_readers(self) -> None:
         """Read heads by the snapshot in force."""
@@ -398,6 +411,7 @@ class DataPlane:
     def close(self) -> None:
         """Stop at once."""
         self._sweeper.cancel()
+        self.loop_lag.stop()
         for task in self._tasks:
             task.cancel()
         self.affinity.book.flush()

@@ -19,6 +19,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.fallbacks import Fallbacks
 from gateway.dataplane.context.identification import Identification
+from gateway.dataplane.context.priority_classes import PriorityClasses
 from gateway.dataplane.context.reply_fields import decision_fields
 from gateway.limits.budget import Budget
 from gateway.limits.limit import Limit
@@ -41,6 +42,7 @@ from gateway.routing.unit_lookup import session_lookup
 from gateway.routing.used_fields import find_used_fields
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.upstream.engine_admission import admission_of_engine
 
 # What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Readiness]
@@ -112,7 +114,7 @@ class RouteTarget:
         self.salts_cache = engine.spec.cache_salt == "tenant"
         self.limits = limits  # that its requests meet
         self.budgets = budgets  # the same
-        self.is_limited = bool(limits or budgets)
+        self.is_limited = bool(limits or budgets or engine.overload is not None)
         self.was_admitted = False  # whether limits have counted its requests, as those of another engine
         self.shadow: ShadowSpec | None = None  # of its route
         self.fallbacks: Fallbacks[RouteTarget] | None = None
@@ -255,6 +257,9 @@ class Snapshot:
             *(limit.header_names for limit in self.limits.values()),
             *(budget.header_names for budget in self.budgets.values()),
         )
+        self.classes = PriorityClasses(rules)
+        if any(spec.overload is not None for spec in rules.engines.values()):
+            self.limit_fields |= self.classes.fields
         used = yield from find_used_fields(rules)
         self.parameters_used = used.parameters
         # Headers that only experiments assign by: few requests share them.
@@ -280,7 +285,9 @@ class Snapshot:
         for name, spec in rules.engines.items():
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
-            self.engines[name] = Engine(spec, known, before.prefixes if before else None)
+            engine = self.engines[name] = Engine(spec, known, before.prefixes if before else None)
+            if spec.overload is not None:
+                engine.overload = admission_of_engine(engine, self.classes.names, self.classes.weights, before)
             yield
         limits, budgets = LimitsOfRoutes(self.limits.values()), LimitsOfRoutes(self.budgets.values())
         # By identity: comparing the fields of targets would cost more than the rest of the decision.

@@ -14,7 +14,14 @@ from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
 from gateway.observability.metrics import CountersSnapshot, joined
-from gateway.observability.stats import MAX_SHOWN, AccountSnapshot, LimitSnapshot, SessionUse, StoreUse
+from gateway.observability.stats import (
+    MAX_SHOWN,
+    AccountSnapshot,
+    LimitSnapshot,
+    OverloadSnapshot,
+    SessionUse,
+    StoreUse,
+)
 
 # Series or endpoints of one part, which takes less than a millisecond.
 _PART_SIZE = 24
@@ -44,6 +51,7 @@ def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
     yield CountersSnapshot(
         connections=len(plane.connections),
         limits=limits_of(plane.limiter),
+        overloads=_overloads(plane),
         budgets_refused={budget.spec.name: budget.refused for budget in plane.budgets.budgets},
         arms=plane.metrics.arms.counted(),
         fallbacks=plane.metrics.fallbacks,
@@ -87,6 +95,27 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
 def limits_of(limiter: Limiter) -> dict[str, LimitSnapshot]:
     """All limits in force, by name."""
     return {limit.spec.name: _limit(limit, limiter.is_shared) for limit in limiter.limits}
+
+
+def _overloads(plane: DataPlane) -> dict[str, OverloadSnapshot]:
+    """Those of all engines with `overload:`."""
+    admissions = ((name, engine.overload) for name, engine in plane.snapshot.engines.items())
+    found: dict[str, OverloadSnapshot] = {}
+    for name, admission in admissions:
+        if admission is None:
+            continue
+        refused: dict[str, dict[str, int]] = {}
+        for (of_class, why), number in admission.refused.items():
+            refused.setdefault(of_class, {})[why] = number
+        found[name] = OverloadSnapshot(
+            in_flight=admission.in_flight,
+            admitted=admission.admitted,
+            queued=admission.queued,
+            waiting=admission.waiting,
+            refused=refused,
+            limits=admission.limits,
+        )
+    return found
 
 
 def _limit(limit: Limit, is_shared: bool) -> LimitSnapshot:

@@ -25,6 +25,7 @@ from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
+from gateway.protocol.request_urgency import NO_URGENCY, Urgency, urgency_of_message
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import Input, InputProtocol
@@ -291,6 +292,12 @@ class UnaryRelay(GrpcFront, CallHandler):
     def facts(self) -> tuple[Snapshot, Facts] | None:
         plan, names = self._head.plan, self._message.names
         return (plan.snapshot, plan.facts(names)) if names is not None else None
+
+    def urgency(self) -> Urgency:
+        message = self._message
+        if not (message.is_complete and message.can_be_sent_again):
+            return NO_URGENCY
+        return urgency_of_message(message.message(None))
 
     def is_replayable(self) -> bool:
         return self._message.can_be_sent_again

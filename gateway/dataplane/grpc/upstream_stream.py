@@ -35,6 +35,8 @@ class UpstreamStream(GrpcFront):
     one refuse the stream. Only the client's time limit applies, unless the call has one request.
     """
 
+    may_queue = False
+
     def __init__(self, call: StreamCall, target: CallTarget, session: AnySession | None) -> None:
         self._call = call
         self.target = target

@@ -30,7 +30,8 @@ from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.request_facts import prompt_of_json
-from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.request_urgency import Urgency, urgency_of
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import FIELDS_OF_BODIES, Input, InputProtocol
@@ -402,6 +403,10 @@ class Exchange(UpstreamHandler):
 
     def prompt(self) -> memoryview | None:
         return prompt_of_json(self._body.held()) if self._body.is_complete else None
+
+    def urgency(self) -> Urgency:
+        api = self._plan.call.api
+        return urgency_of(self._body.held(), is_v2=api is None or api in OF_V2)
 
     def expected_tokens(self) -> int:
         if self._generation is None:

@@ -135,6 +135,7 @@ export function openEngine(name) {
       Sources: engine.sources?.map(sourceText).join("; "),
       "Requests a second": rate(engine.rate),
       "In flight": count(sumOf(engine.endpoints, "in_flight")),
+      ...overloadFacts(engine.overload),
       "Routes to it":
         fleet.routes
           .filter((route) => route.engines.includes(name))
@@ -142,6 +143,18 @@ export function openEngine(name) {
           .join(", ") || "none",
     });
   });
+}
+
+// Of an engine with `overload:`
+function overloadFacts(overload) {
+  if (!overload) return {};
+  const waiting = Object.entries(overload.waiting).map(([name, number]) => `${name} ${count(number)}`);
+  const refused = Object.values(overload.refused).flatMap((reasons) => Object.values(reasons));
+  return {
+    "At a time": count(Object.values(overload.limits).reduce((sum, limit) => sum + limit, 0)),
+    Waiting: waiting.join(", ") || "none",
+    "Refused so far": count(refused.reduce((sum, number) => sum + number, 0)),
+  };
 }
 
 export function openRoute(name) {

@@ -1,0 +1,91 @@
+"""Finds out by trial whether an engine does more with a higher limit, or as much with a lower one. Pure.
+
+Latency alone cannot tell a queue from a batch: an engine that forms batches answers later the more requests it has, and
+does more. So while requests wait for it, a trial raises the limit for some windows. Where throughput rises with it, the
+higher limit stays as the floor below which latency does not take the limit. A floor is tried lower as often.
+
+The idea is BBR's ProbeBW (Cardwell et al., 2016).
+"""
+
+from __future__ import annotations
+
+_STEP = 1.5
+# The change of throughput that makes a step worth while; without any effect it is about 0, in proportion 0.5.
+_WORTH = 0.12
+# Windows of one trial and of what it is compared with: fewer are too noisy.
+_NUM_WINDOWS = 8
+_FIRST_REST_SECONDS = 1.0
+_LONGEST_REST_SECONDS = 120.0
+
+
+class ThroughputTrial:
+    """One endpoint's trials. `floor` is the limit that was found worth while, 0 for none; `factor` that of the trial
+    under way, 1 for none."""
+
+    __slots__ = (
+        "_base",
+        "_base_limit",
+        "_count",
+        "_goes_down",
+        "_rest",
+        "_rested_at",
+        "_seconds",
+        "_windows",
+        "factor",
+        "floor",
+    )
+
+    def __init__(self) -> None:
+        self.floor = 0.0
+        self.factor = 1.0
+        self._goes_down = False
+        self._rest = _FIRST_REST_SECONDS
+        self._rested_at = 0.0
+        self._base = 0.0  # replies in a second, before the trial
+        self._base_limit = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._windows, self._count, self._seconds = 0, 0, 0.0
+
+    def stop(self) -> None:
+        """The windows to come cannot be compared with those before."""
+        self.factor = 1.0
+        self._clear()
+
+    def window(self, count: int, seconds: float, limit: float, now: float, *, is_saturated: bool) -> None:
+        """A window has ended: `count` replies in `seconds`, under this limit without `factor`."""
+        if not is_saturated:
+            self.stop()
+            return
+        if self.factor == 1.0 and not self._base_limit * 0.85 < limit < self._base_limit * 1.15:
+            self._clear()  # latency has changed it
+            self._base_limit = limit
+        self._windows += 1
+        if self._windows <= 2 and self.factor != 1.0:
+            return  # the limit has just changed
+        self._count += count
+        self._seconds += seconds
+        if self._windows < _NUM_WINDOWS:
+            return
+        rate = self._count / self._seconds if self._seconds else 0.0
+        self._clear()
+        if self.factor != 1.0:
+            self._judge(rate, now)
+        elif now >= self._rested_at:
+            self._base, self._base_limit = rate, limit
+            has_floor = self.floor >= limit * 0.99
+            self.factor = 1 / _STEP if self._goes_down and has_floor else _STEP
+            self._goes_down = has_floor and not self._goes_down
+
+    def _judge(self, rate: float, now: float) -> None:
+        tried, self.factor = self._base_limit * self.factor, 1.0
+        is_higher = tried > self._base_limit
+        if rate > self._base * (1 + _WORTH if is_higher else 1 - _WORTH):
+            self.floor = tried
+        else:
+            self._rest = min(self._rest * 2, _LONGEST_REST_SECONDS)
+            self._rested_at = now + self._rest
+            return
+        self._rest = _FIRST_REST_SECONDS
+        self._goes_down = not is_higher
