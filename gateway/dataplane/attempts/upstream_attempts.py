@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from time import monotonic
-from typing import Any, Generic
+from typing import Generic
 
+from gateway.dataplane.attempts.endpoint_choice import choose_endpoint, model_at_engine
 from gateway.dataplane.attempts.front import ENDED, Attempt, AttemptFront, Carrier, deadline_of
 from gateway.dataplane.attempts.queued_admission import AnyAdmission, admission_of
 from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.attempts.unknown_model import no_endpoint
 from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.interfaces import Handler
-from gateway.dataplane.context.outcome import GenerationUsage
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
 from gateway.dataplane.context.snapshot import RouteTarget
@@ -209,22 +208,13 @@ class UpstreamAttempts(Generic[Carrier]):
 
         Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
         """
-        route_target, session, tried = self.route_target, self.session, self.tried
-        engine = route_target.engine
-        if self.first_endpoint is not None and self.first_endpoint not in tried:
+        if self.first_endpoint is not None and self.first_endpoint not in self.tried:
             return self.first_endpoint
-        prompt = self._front.prompt() if engine.prefixes is not None else None
-        model = self.model() if engine.by_model is not None else None
-        if session is None:
-            return engine.choose(None, now, tried, prompt, model)
-        if route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence):
-            return self._plane.affinity.choose(engine, session, now, tried, prompt, model)
-        return engine.choose(id_of(session), now, tried, prompt, model)
+        return choose_endpoint(self._front, self.route_target, self.session, self._plane.affinity, now, self.tried)
 
     def model(self) -> ModelName | None:
         """The requested model and version, by the name at the engine; None where that is unknown."""
-        named, renamed = self._front.model(), self.route_target.spec.model
-        return named if named is None or renamed is None else (renamed, named[1])
+        return model_at_engine(self._front, self.route_target)
 
     def clear_deadline(self) -> None:
         if self._slot is not None:
@@ -469,15 +459,3 @@ class UpstreamAttempts(Generic[Carrier]):
         self.tried = ()
         self.first_endpoint = endpoint
         self.start(monotonic())
-
-
-class UpstreamHandler(Handler, AttemptFront):
-    """A handler that reaches its engine by attempts of its own."""
-
-    __slots__ = ()
-
-    attempts: UpstreamAttempts[Any]
-
-    def generated(self) -> GenerationUsage | None:
-        """The usage of a generation; None where the request is none."""
-        return None

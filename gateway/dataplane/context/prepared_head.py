@@ -11,9 +11,10 @@ from typing import NamedTuple
 from gateway.auth.forwarded_certificate import FORWARDED_CERTIFICATE
 from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Limits, Settings
+from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget, Snapshot, arm_selector_of
+from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
 from gateway.protocol.feedback import rater_of
 from gateway.protocol.operations import (

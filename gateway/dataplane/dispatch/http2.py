@@ -27,7 +27,8 @@ from time import monotonic, time
 from gateway.auth.identity import EXPIRED, UnverifiedError
 from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
-from gateway.dataplane.context.call_head import CallHead, CallReader, CallTarget
+from gateway.dataplane.context.call_head import CallHead, CallReader
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.interfaces import Serve
 from gateway.dataplane.context.snapshot import RouteTarget

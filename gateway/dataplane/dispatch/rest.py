@@ -33,12 +33,13 @@ from functools import partial
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
 from gateway.dataplane.attempts.fallback_handler import FallbackHandler
+from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.request_body import RequestBody, declared_json_bytes, document
-from gateway.dataplane.context.snapshot import ArmSelector, RouteTarget
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import (

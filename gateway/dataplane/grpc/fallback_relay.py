@@ -9,7 +9,7 @@ from copy import copy
 from time import monotonic
 
 from gateway.dataplane.attempts.fallback_counts import count_fallback
-from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.grpc.reply_headers import relayed

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Protocol
 
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.request_log import DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import RouteTarget

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
-from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.request_log import DecisionFacts
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, ClientCall, log_call
 from gateway.dataplane.grpc.region_renamer import RegionRenamer, RenamingReceiver

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Protocol, cast
 
 from gateway.config.settings import Limits
-from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.grpc.stream_router import StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, read_names

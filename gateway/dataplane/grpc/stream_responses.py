@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.grpc.interfaces import BackendStream
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, RelayedBlock, request_id_literal
 from gateway.protocol.conversion.stream import begins_as_tritons, is_bare_response, stream_response

@@ -6,7 +6,8 @@ import asyncio
 from time import monotonic
 
 from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
-from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.prepared_head import undecided

@@ -11,7 +11,8 @@ from time import monotonic
 from gateway.dataplane.attempts.model_refusal import is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
-from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.local_replies import lines_of
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call

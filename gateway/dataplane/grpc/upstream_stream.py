@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
-from gateway.dataplane.context.call_head import CallTarget
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed, timeout_literal
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.upstream_call import GrpcFront

@@ -11,8 +11,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
-from gateway.dataplane.context.call_head import CallHead, CallTarget
+from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.prepared_head import check_path

@@ -10,7 +10,8 @@ import orjson
 
 from gateway.dataplane.attempts.front import Attempt
 from gateway.dataplane.attempts.model_refusal import is_turned_away
-from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts, UpstreamHandler
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client

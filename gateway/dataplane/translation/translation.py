@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.attempts.upstream_attempts import UpstreamHandler
+from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
@@ -22,16 +22,15 @@ from gateway.dataplane.context.local_replies import error_event, error_reply
 from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.prepared_head import PreparedHead, check_path
 from gateway.dataplane.context.request_body import document
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
-from gateway.protocol.engine_load import Readiness
+from gateway.dataplane.translation.resume_policy import ResumePolicy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.translation import GenerationTranslator
 from gateway.protocol.operations import path_segment
 from gateway.protocol.sequence import AnySession
 from gateway.protocol.translator import EngineRequest, Reply, Translator
-from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class TranslatingHandler(Handler, ReplySink):
         self._make = make
         self._backend = backend
         self._reply = TranslatedReply(client, request.plan)
-        self._resume_policy = _ResumePolicy(request.plan.snapshot)
+        self._resume_policy = ResumePolicy(request.plan.snapshot)
         self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
         self._outcome = OutcomeRecorder(route_target, request, self._started_at)
@@ -376,50 +375,6 @@ class TranslatingHandler(Handler, ReplySink):
         if status:
             series.count_failure(status, seconds)
         log_request(self._client, self._request, status, reason, self._started_at, route_target=self._route_target)
-
-
-_MAX_RESUMED = 3  # of one generation
-
-
-class _ResumePolicy:
-    """Collects the endpoints that broke one generation off."""
-
-    __slots__ = ("_left", "_num_resumed", "_snapshot")
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._left: tuple[Endpoint, ...] = ()
-        self._num_resumed = 0
-
-    def next_target(self, route_target: RouteTarget, broken: UpstreamHandler | None) -> RouteTarget | None:
-        """Another endpoint's target: of the same engine, else of another arm's; the only one there is, where it may
-        serve again; None where the generation ends. `broken` is the request that did not come to its end."""
-        if self._num_resumed == _MAX_RESUMED or not route_target.spec.resume:
-            return None
-        if broken is not None and broken.attempts.endpoint is not None:
-            self._left = (*self._left, broken.attempts.endpoint)
-        found = self._target_with_others(route_target)
-        if found is not None:
-            self._num_resumed += 1
-            found.series(None).count_tokens().resumed += 1
-        return found
-
-    def apply(self, handler: Handler) -> None:
-        """Have the rest of the generation avoid these endpoints."""
-        if isinstance(handler, UpstreamHandler):
-            if self._num_resumed:
-                handler.attempts.resume()
-            if self._left:
-                handler.attempts.tried = self._left
-
-    def _target_with_others(self, route_target: RouteTarget) -> RouteTarget | None:
-        for other in (route_target, *self._snapshot.other_arms(route_target)):
-            left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
-            if any(endpoint.condition is not Readiness.DOWN for endpoint in left):
-                return other
-        self._left = ()
-        endpoints = route_target.engine.endpoints
-        return route_target if any(each.condition is not Readiness.DOWN for each in endpoints) else None
 
 
 def _request_towards(request: Request, route_target: RouteTarget, engine_request: EngineRequest) -> Request:
