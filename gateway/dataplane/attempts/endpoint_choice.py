@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gateway.dataplane.attempts.front import AttemptFront
-from gateway.dataplane.context.session_affinity import SessionAffinity
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.sequence import AnySession, Sequence, id_of
@@ -16,7 +16,7 @@ def choose_endpoint(
     front: AttemptFront,
     route_target: RouteTarget,
     session: AnySession | None,
-    affinity: SessionAffinity,
+    plane: DataPlane,
     now: float,
     tried: Collection[Endpoint],
 ) -> Endpoint | None:
@@ -30,7 +30,7 @@ def choose_endpoint(
     if session is None:
         return engine.choose(None, now, tried, prompt, model)
     if route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence):
-        return affinity.choose(engine, session, now, tried, prompt, model)
+        return plane.affinity.choose(engine, session, now, tried, prompt, model)
     return engine.choose(id_of(session), now, tried, prompt, model)
 
 

@@ -141,18 +141,17 @@ class UpstreamAttempts(Generic[Carrier]):
             return Stage.ANSWERING
         if self._admission is not None and self._admission.is_waiting:
             return Stage.LIMITED
-        attempt = self.attempt
-        if attempt is None or not attempt.is_open:
+        if self.attempt is None or not self.attempt.is_open:
             return Stage.READING
-        return Stage.REQUESTED if attempt.sent_on is not None else Stage.CONNECTING
+        return Stage.REQUESTED if self.attempt.sent_on is not None else Stage.CONNECTING
 
     def timing_fields(self, now: float) -> list[Field]:
         """The `server-timing` field; none where the client did not request it."""
         timing, attempt = self.timing, self.attempt
         if timing is None:
             return []
-        sent_at, url = (attempt.sent_at, attempt.endpoint.url) if attempt is not None else (0.0, "")
-        return [timing.field(self.waited, sent_at, now, url if self.route_target.reply_lines else "")]
+        sent_at = attempt.sent_at if attempt is not None else 0.0
+        return [timing.field(self.waited, sent_at, now, self.url if self.route_target.reply_lines else "")]
 
     # Attempts
 
@@ -171,8 +170,10 @@ class UpstreamAttempts(Generic[Carrier]):
         try:
             if self.session is None and self.first_endpoint is None and route_target.engine.is_plain:  # mostly
                 endpoint = route_target.engine.choose(None, now, self.tried)
+            elif self.first_endpoint is not None and self.first_endpoint not in self.tried:
+                endpoint = self.first_endpoint
             else:
-                endpoint = self._choose(now)
+                endpoint = choose_endpoint(self._front, route_target, self.session, self._plane, now, self.tried)
         except SequenceDisplacedError as displaced:
             self._replay_sequence(displaced)
             return
@@ -181,8 +182,8 @@ class UpstreamAttempts(Generic[Carrier]):
             return
         if endpoint is None:
             refusal = no_endpoint(self._front, route_target, self.model(), now, self.lists_are_old)
-            is_unknown = refusal.kind is ErrorKind.NOT_FOUND
-            if is_unknown or not self._plane.endpoint_waits.take(self, route_target.engine, now):
+            waits = self._plane.endpoint_waits
+            if refusal.kind is ErrorKind.NOT_FOUND or not waits.take(self, route_target.engine, now):
                 self.fail(after or refusal)
             return
         series = route_target.series(endpoint)
@@ -202,15 +203,6 @@ class UpstreamAttempts(Generic[Carrier]):
             self._front.start_attempt(attempt, now)
         except GatewayError as error:
             self.fail(error)
-
-    def _choose(self, now: float) -> Endpoint | None:
-        """The endpoint of the next attempt; None where all are down.
-
-        Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
-        """
-        if self.first_endpoint is not None and self.first_endpoint not in self.tried:
-            return self.first_endpoint
-        return choose_endpoint(self._front, self.route_target, self.session, self._plane.affinity, now, self.tried)
 
     def model(self) -> ModelName | None:
         """The requested model and version, by the name at the engine; None where that is unknown."""
@@ -271,10 +263,9 @@ class UpstreamAttempts(Generic[Carrier]):
         """Fail where the engine has sent nothing since `active_at`, for longer than its idle timeout."""
         limit = self.route_target.engine.spec.idle_timeout
         if limit and now - active_at > limit:
-            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
             if self.attempt is not None:
                 self.attempt.endpoint.timed_out(active_at, now)
-            self.failed(silence, was_sent=True)
+            self.failed(GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s"), was_sent=True)
 
     def try_elsewhere(
         self, error: GatewayError, *, is_good: bool, was_sent: bool = True, budget: RetryBudget | None = None
@@ -282,9 +273,8 @@ class UpstreamAttempts(Generic[Carrier]):
         """Whether an endpoint that was not tried yet takes over from one that cannot serve."""
         seen = (*self.tried, self.endpoint)
         others = self.route_target.engine.serving(self.model(), monotonic())
-        if all(other in seen or other.condition is Readiness.DOWN for other in others):
-            return False
-        if not self._may_retry(was_sent, budget):
+        is_there = any(other not in seen and other.condition is not Readiness.DOWN for other in others)
+        if not is_there or not self._may_retry(was_sent, budget):
             return False
         self._drop()
         self._close(is_good, goes_on=True)
@@ -299,8 +289,8 @@ class UpstreamAttempts(Generic[Carrier]):
         """Whether this refusal says that the engine does not know the request's sequence; another attempt follows."""
         if self.replay is None or not self.replay.is_forgotten(text):
             return False
-        error = GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
-        self.failed(error, was_sent=True, is_good=None)
+        forgotten = GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
+        self.failed(forgotten, was_sent=True, is_good=None)
         return True
 
     def expired(self) -> None:
@@ -448,14 +438,13 @@ class UpstreamAttempts(Generic[Carrier]):
 
     def _replay_sequence(self, displaced: SequenceDisplacedError) -> None:
         """Have another endpoint replay the sequence's inputs; the request waits."""
+        limit = self.route_target.engine.spec.timeout
         if self.replay is None:
             self.fail(displaced)
-            return
-        self._num_attempts += 1
-        limit = self.route_target.engine.spec.timeout
-        self.replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
+        else:
+            self._num_attempts += 1
+            self.replay.start(displaced, self.started_at + self.waited + limit if limit else 0.0, self.expires_at)
 
     def _sequence_moved(self, endpoint: Endpoint) -> None:
-        self.tried = ()
-        self.first_endpoint = endpoint
+        self.tried, self.first_endpoint = (), endpoint
         self.start(monotonic())
