@@ -179,6 +179,7 @@ def engines_json(
             "grpc": spec.grpc,
             "weight": spec.weight,
             "zone": spec.zone,
+            "priority": spec.priority,
             "condition": condition.value if condition is not None else "unknown",
             "draining": {"since": since.since, "by": since.by} if since is not None else None,
             "breaker_open": state.breakers_open.get(place, False),

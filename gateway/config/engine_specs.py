@@ -79,6 +79,7 @@ class EndpointSpec:
     zone: Annotated[str, values.name] | None = None  # where it is
     # The name in `host` and in TLS, where the url has an address
     host: Annotated[str, value_parsers.host_name] | None = None
+    priority: Count = 0  # endpoints of the next number get work where too few of this one are healthy
     # host:port of its KV events; None: its host and `prefix.events.port`
     kv_events: Annotated[str, value_parsers.host_port] | None = None
 
@@ -241,6 +242,15 @@ class AffinitySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalitySpec:
+    """Which endpoints get work first: those of the lowest `priority`, and of these the ones in the gateway's zone."""
+
+    zone: Annotated[str, values.name] | None = None  # the gateway's own; None: all zones are alike
+    # Where less of the first endpoints is healthy, the others get a part of the work; Envoy's is 1 / 1.4
+    healthy_share: Annotated[float, values.between(0.01, 1.0, value_parsers.share)] = 0.7
+
+
+@dataclass(frozen=True, slots=True)
 class ModelsSpec:
     """Which endpoint serves which model."""
 
@@ -290,6 +300,7 @@ class EngineSpec:
     slow_start: Annotated[float, values.between(0.0, 3600.0, values.duration)] = 0.0
     prefix: PrefixSpec = PrefixSpec()
     affinity: AffinitySpec = AffinitySpec()
+    locality: LocalitySpec = LocalitySpec()
     models: ModelsSpec = ModelsSpec()
     health: HealthSpec = HealthSpec()
     breaker: BreakerSpec = BreakerSpec()

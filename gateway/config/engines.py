@@ -204,6 +204,10 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
     if "prefix" in keys and "prefix" not in idle and not balance.by_prompt:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
+    zone = engine.locality.zone
+    places = {(endpoint.priority, zone is not None and endpoint.zone != zone) for endpoint in engine.endpoints}
+    if "locality" in keys and not engine.sources and len(places) < 2:
+        found.append(("locality", "no endpoint comes before another, by its priority or its zone"))
     if "slow_start" in keys and (balance.by_session or balance.by_prompt):
         found.append(("slow_start", f"balance {engine.balance.value} places requests by what they share"))
     if engine.prefix.events is None and any(endpoint.kv_events is not None for endpoint in engine.endpoints):

@@ -47,6 +47,7 @@ class SourceSpec:
     grpc: Annotated[str, value_parsers.service_port] | None = None
     weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0  # of each endpoint
     zone: Annotated[str, values.name] | None = None  # of endpoints whose source tells none
+    priority: Annotated[int, values.at_least(0, values.integer)] = 0  # of each endpoint
     # Of addresses; auto: IPv6 where there is no IPv4, since a server that has both is one endpoint
     family: Literal["auto", "ipv4", "ipv6", "all"] = "auto"
     # Of DNS: the least and the longest time between two queries; the records' TTL decides within

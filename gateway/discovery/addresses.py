@@ -33,4 +33,5 @@ def endpoint_at(
         source.weight if weight is None else weight,
         zone if zone is not None else source.zone,
         host if host is not None and not is_address(host) else None,
+        source.priority,
     )

@@ -95,7 +95,7 @@ def _entry(node: Node, source: SourceSpec, reading: Reading) -> Iterator[Endpoin
         what = f"{endpoint.url} with{'' if endpoint.grpc else 'out'} gRPC is not what the source declares"
         reading.error(node.location, f"{what}: scheme {source.scheme}, grpc {source.grpc or 'none'}")
         return
-    yield replace(endpoint, zone=endpoint.zone or source.zone)
+    yield replace(endpoint, zone=endpoint.zone or source.zone, priority=endpoint.priority or source.priority)
 
 
 def _targets(node: Map, source: SourceSpec, reading: Reading) -> Iterator[EndpointSpec]:

@@ -14,6 +14,7 @@ from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.engine_admission import EngineAdmission
+from gateway.upstream.locality import Levels, levels_of
 from gateway.upstream.model_map import ModelMap
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.slow_start import observe_ready, ramped
@@ -68,8 +69,9 @@ class RetryBudget:
 class Engine:
     """The endpoints of one engine; `by_session` chooses a session's. `extra_fields` are added to each request;
     `prefixes` indexes the endpoints' prompts, None where it does not balance by them. `by_model` has the endpoints of
-    each model, None while all endpoints serve the same. `is_plain`: neither prompt nor model decides. `keeps_bodies`:
-    an inference may be sent again though an endpoint has got it."""
+    each model, None while all endpoints serve the same; `levels` which endpoints come first, None while none does.
+    `is_plain`: neither prompt nor model decides. `keeps_bodies`: an inference may be sent again though an endpoint has
+    got it."""
 
     __slots__ = (
         "_apis",
@@ -92,6 +94,7 @@ class Engine:
         "extra_names",
         "is_plain",
         "keeps_bodies",
+        "levels",
         "moves",
         "name",
         "overload",
@@ -160,6 +163,7 @@ class Engine:
         self.endpoints = endpoints
         self._by_url = {endpoint.url: endpoint for endpoint in endpoints}
         self._weightless = {url for url, endpoint in listed.items() if not endpoint.weight}
+        self.levels: Levels | None = levels_of(self.spec.locality, endpoints, listed.values())
         draw = EVENLY if weights is None else BY_WEIGHT
         self._use_draw(draw)
         self.by_session = by_session(draw)
@@ -297,6 +301,8 @@ class Engine:
         able = self.able(now, tried, model)
         if not able:
             return None
+        if self.levels is not None:
+            able = self.levels.choose(able, self.serving(model, now), session)
         if self.overload is not None and session is None:  # a session stays where it is
             able = self.overload.with_room(able)
         if prompt and self.prefixes is not None:
@@ -304,7 +310,7 @@ class Engine:
         return self._choose(able, session)
 
     def able(self, now: float, tried: Collection[Endpoint] = (), model: ModelName | None = None) -> list[Endpoint]:
-        """The endpoints that `choose` chooses among; none where all are down."""
+        """The endpoints of all levels that may be chosen; none where all are down."""
         endpoints: Sequence[Endpoint] = self.endpoints
         if model is not None and self.by_model is not None:
             endpoints = self.by_model.serving(model, now)
@@ -317,6 +323,15 @@ class Engine:
         if not allowed and len(left) < len(ready):
             allowed = _allowed(ready, now)
         return allowed or left
+
+    def able_for_session(
+        self, session: str, now: float, tried: Collection[Endpoint] = (), model: ModelName | None = None
+    ) -> list[Endpoint]:
+        """Those of a session's level."""
+        able = self.able(now, tried, model)
+        if self.levels is not None and able:
+            return self.levels.choose(able, self.serving(model, now), session)
+        return able
 
     def is_able(self, endpoint: Endpoint, now: float, tried: Collection[Endpoint] = ()) -> bool:
         """Whether one of its endpoints is ready, not drained, and not failing."""

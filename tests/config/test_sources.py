@@ -85,6 +85,9 @@ def test_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no file" in str(problem) and "warning" in str(problem)
     (problem,) = load(tmp_path, rules('["http://a:1"]', ", balance: session, slow_start: 10s")).problems
     assert "'slow_start' of engine 'it' has no effect" in str(problem)
+    (problem,) = load(tmp_path, rules('["http://a:1"]', ", locality: {zone: a}")).problems
+    assert "'locality' of engine 'it' has no effect: no endpoint comes before another" in str(problem)
+    assert not load(tmp_path, rules('["http://a:1", {url: "http://b:1", priority: 1}]', ", locality: {}")).problems
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     (problem,) = load(tmp_path, rules('{dns: "a:1"}')).problems
     assert "dns:a:1 is resolved every 5 s: the package dnspython is not installed" in str(problem)

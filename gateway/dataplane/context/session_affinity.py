@@ -166,11 +166,11 @@ class SessionAffinity:
         at = hashed if place is None else engine.endpoint(place)
         if model is not None and at not in engine.serving(model, now):
             # The session stays where it is with the models there; of this one, hashing alone gives the endpoint.
-            able = engine.able(now, tried, model)
+            able = engine.able_for_session(session.name, now, tried, model)
             return engine.by_session(able, session.name) if able else None
         if at is not None and not session.is_new and engine.is_able(at, now, tried):
             return at  # nearly always
-        able = engine.able(now, tried, model)
+        able = engine.able_for_session(session.name, now, tried, model)
         if not able:
             return None
         if place is not None and at in able:
@@ -182,8 +182,10 @@ class SessionAffinity:
             if less_busy:
                 chosen = engine.by_session(less_busy, session.name)
                 self.book.counts.shed += 1
-        if chosen is not hashed or place is not None:
-            self.book.place(session, engine.name, None if chosen is hashed else chosen.url)
+        # With levels, gateways in other zones hash otherwise: they are told
+        if chosen is not hashed or place is not None or engine.levels is not None:
+            own = chosen is hashed and engine.levels is None
+            self.book.place(session, engine.name, None if own else chosen.url)
         left = place or hashed.url
         if is_moved and chosen.url != left:
             self.book.counts.moved[engine.name, left, _why_left(engine.endpoint(left))] += 1
@@ -216,7 +218,7 @@ class SessionAffinity:
             return at
         if sequence.step and not sequence.starts:
             raise SequenceDisplacedError(sequence, "", "nobody knows", None)
-        able = engine.able(now, tried, model)
+        able = engine.able_for_session(sequence.name, now, tried, model)
         if not able:
             return None
         chosen = at if at is not None and at in able else None
@@ -228,15 +230,16 @@ class SessionAffinity:
         return chosen
 
     def _hashed_endpoint(self, engine: Engine, session: Session) -> Endpoint | None:
-        """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine. None where
-        it has none."""
+        """The endpoint that hashing gives a session, of all that come first; remembered with the engine. None where it
+        has none."""
         cached = session.hashed_endpoints.get(engine.name)
         if cached is not None and cached[0] is engine:
             known: Endpoint = cached[1]
             return known
         if not engine.endpoints:
             return None
-        hashed = engine.by_session(engine.endpoints, session.name)
+        first = engine.endpoints if engine.levels is None else engine.levels.preferred
+        hashed = engine.by_session(first, session.name)
         session.hashed_endpoints[engine.name] = (engine, hashed)
         return hashed
 

@@ -46,6 +46,7 @@ function endpointFacts(engine, endpoint) {
     "Drained since": draining && `${clock(draining.since)} by ${draining.by || "somebody"}`,
     Weight: endpoint.weight !== undefined && digits(endpoint.weight),
     Zone: endpoint.zone,
+    Priority: endpoint.priority || undefined,
     "Requests a second": rate(endpoint.rate),
     "Latency p50, p95": `${seconds(endpoint.p50)}, ${seconds(endpoint.p95)}`,
     "In flight": count(endpoint.in_flight),
