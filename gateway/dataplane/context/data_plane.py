@@ -230,22 +230,12 @@ class DataPlane:
         self._judged_at = 0.0
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
-        self._use_overload(snapshot)
+        self.loop_lag.watch_for(snapshot.engines.values())
         self.limiter.use(snapshot.limits)
         self.budgets.use(snapshot.budgets, snapshot.prices)
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
-
-    def _use_overload(self, snapshot: Snapshot) -> None:
-        protected = [engine for engine in snapshot.engines.values() if engine.overload is not None]
-        for engine in protected:
-            assert engine.overload is not None
-            engine.overload.use(engine)
-        if protected:
-            self.loop_lag.start()
-        else:
-            self.loop_lag.stop()
 
     def _use_readers(self) -> None:
         """Read heads by the snapshot in force."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+
+from gateway.upstream.engine import Engine
 
 _TICK_SECONDS = 0.1
 
@@ -18,6 +21,18 @@ class LoopLag:
         self._due_at = 0.0
         self.num_shed = 0
         self.seconds = 0.0  # at the last tick
+
+    def watch_for(self, engines: Iterable[Engine]) -> None:
+        """Watch while some of these engines, which are in force from now on, refuse requests of low classes."""
+        is_needed = False
+        for engine in engines:
+            if engine.overload is not None:
+                is_needed = True
+                engine.overload.use(engine)
+        if is_needed:
+            self.start()
+        else:
+            self.stop()
 
     def start(self) -> None:
         if self._max_seconds and self._handle is None:
