@@ -72,6 +72,8 @@ DECISIONS = [
     ("budgets.yaml", chat("gpt-4o"), "openai"),
     ("budgets.yaml", chat("llama"), "vllm"),
     ("limits.yaml", Facts("resnet", body=NO_BODY), "vision"),
+    ("availability.yaml", chat("chat"), "pool"),
+    ("availability.yaml", chat("other"), "started-on-demand"),
     ("ramp.yaml", Facts("ranker-v2", headers={"x-session-id": "s1"}), "old"),
     ("ramp.yaml", Facts("other"), "old"),
     ("experiment.yaml", Facts("search", headers={"x-user-id": "u23"}), "candidate"),
