@@ -1,6 +1,6 @@
 """The admin API's replies, from a control state made by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -66,6 +66,7 @@ class State:
     is_shared = True
     files: Sequence[str] = ["rules.yaml"]
     problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
+    models: Mapping[tuple[str, str], AdvertisedModels] = {}
     known: Sequence[Replica] = [Replica("here:1", "d1", 3), Replica("there:2", "d0", 7)]
 
     @property
