@@ -152,6 +152,7 @@ def test_engines_tell_health_and_load() -> None:
         "grpc": None,
         "weight": 1.0,
         "zone": None,
+        "priority": 0,
         "condition": "ready",
         "draining": None,
         "breaker_open": False,
