@@ -17,7 +17,7 @@ from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.adaptive_limit import AdaptiveLimit
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.fair_queue import FairQueue, Weights
+from gateway.upstream.fair_queue import FairQueue, Waiting, Weights
 
 # How long the sum of the endpoints' limits is valid.
 _CAPACITY_SECONDS = 0.02
@@ -39,18 +39,9 @@ class Refusal(Enum):
     SHED = "shed"  # the worker's event loop is late
 
 
-class AdmissionRequest(Protocol):
-    """A request that wants to be admitted; see `fair_queue.Waiting`.
+class AdmissionRequest(Waiting, Protocol):
+    """A request that wants to be admitted; `wait_until` is the time until which it may wait."""
 
-    `wait_until` is the time until which it may wait.
-    """
-
-    @property
-    def level(self) -> int: ...
-    @property
-    def tenant(self) -> bytes: ...
-    @property
-    def queued_at(self) -> float: ...
     @property
     def wait_until(self) -> float: ...
 
