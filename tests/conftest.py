@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from gateway.demo.triton import TritonProcess, why_unavailable
+from gateway.wire.http1 import head
 from tests.support.mlserver import MLServer
 from tests.support.outsiders import NotHereError
 from tests.support.servers import GatewayProcess
@@ -27,7 +28,11 @@ FORWARDED_HEADERS = "x-forward-.*"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need Triton where Triton cannot run, with the reason."""
+    """Skip tests that need what is not here, with the reason."""
+    if not str(head.__file__).endswith(".py"):
+        for item in items:
+            if item.get_closest_marker("pure_python"):
+                item.add_marker(pytest.mark.skip(reason="the data plane is compiled"))
     reason = why_unavailable()
     if reason is None:
         return
@@ -73,6 +78,25 @@ def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
             return server.wait_ready()
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def use_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], GatewayProcess]]:
+    """A function that puts rules in force at the one gateway of a module, which starts with the first of them. A test
+    whose subject is a start, a stop or an option starts one of its own."""
+    started: list[GatewayProcess] = []
+
+    def use(rules: str) -> GatewayProcess:
+        if started:
+            started[0].use(rules)
+        else:
+            started.append(GatewayProcess.start(rules, tmp_path_factory.mktemp("gateway")))
+            started[0].wait_ready()
+        return started[0]
+
+    yield use
+    for gateway in started:
+        gateway.stop()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 FLOORS = {
     "gateway.protocol": 0,
     "gateway.yaml": 0,
+    "gateway.options": 1,
     "gateway.wire": 1,
     "gateway.net": 2,
     "gateway.redis": 3,
@@ -43,7 +44,10 @@ FLOORS = {
     "gateway.__main__": 10,
 }
 # Engines are services of their own: they share the gateway's language, and nothing else of it.
-ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml", "gateway.net", "gateway.redis"}
+ENGINES_USE = {
+    *("gateway.protocol", "gateway.wire", "gateway.yaml", "gateway.net", "gateway.redis"),
+    "gateway.options",  # of the one command line
+}
 ENGINE_FLOORS = {
     "engines.core": 0,
     "engines.samples": 1,
@@ -301,3 +305,10 @@ def test_a_worker_loads_only_what_it_needs() -> None:
     assert {"gateway", "asyncio"} <= loaded
     frameworks = {"fastapi", "starlette", "pydantic", "uvicorn", "httpx", "typer", "rich"}
     assert not loaded & (frameworks | {"yaml", "redis", "numpy", "torch", "grpc", "tritonclient", "engines"})
+
+
+def test_an_instance_loads_only_what_it_needs() -> None:
+    """The process of a model's instances loads no event loop, no server and no client of Redis: a host starts many."""
+    loaded = loaded_by("engines.runner.process", "engines.backends.python.model")
+    assert {"engines", "numpy"} <= loaded
+    assert not loaded & {"asyncio", "redis", "hiredis", "httptools", "orjson", "typer", "pydantic"}

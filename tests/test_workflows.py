@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.release_notes import ReleaseError, notes
+
 REPOSITORY = Path(__file__).parents[1]
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 PROGRAM = re.compile(r"^(?:\.venv/bin/(?:python|bash) )?((?:scripts|\.ci)/[\w./-]+)", re.MULTILINE)
@@ -26,12 +28,12 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_workflows() -> None:
-    assert [path.name for path in WORKFLOWS] == ["linux.yml", "macos.yml"]
+    assert [path.name for path in WORKFLOWS] == ["linux.yml", "macos.yml", "release.yml"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_is_one(path: Path) -> None:
-    """It says when it runs, may only read, and each job has a machine and an end."""
+    """It says when it runs, may only read but where a job says so, and each job has a machine and an end."""
     loaded = yaml.safe_load(path.read_text())
     assert loaded[True]  # YAML 1.1 reads `on` as a boolean
     assert loaded["permissions"] == {"contents": "read"}
@@ -50,6 +52,38 @@ def test_steps_do_one_thing_that_exists(path: Path) -> None:
         for script in PROGRAM.findall(step.get("run", "")):
             assert os.access(REPOSITORY / script, os.X_OK), script
     assert any(PROGRAM.search(step.get("run", "")) for step in steps(path))
+
+
+def test_a_release() -> None:
+    """Only what a tag starts is published, after all tests, from every platform's installation; jobs that write name
+    what."""
+    jobs = workflow("release.yml")["jobs"]
+    assert set(jobs["publish"]["needs"]) == {"test", "install", "images"}
+    assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
+    assert {name: job["permissions"] for name, job in jobs.items() if "permissions" in job} == {
+        "images": {"contents": "read", "packages": "write"},
+        "publish": {"contents": "write", "id-token": "write"},
+    }
+    matrix = jobs["install"]["strategy"]["matrix"]
+    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert {f"Programming Language :: Python :: {python}" for python in matrix["python"]} <= set(classifiers)
+    for image in jobs["images"]["strategy"]["matrix"]["image"]:
+        assert (REPOSITORY / "docker" / f"{image}.Dockerfile").is_file()
+    build = next(step for step in jobs["images"]["steps"] if "build-push" in step.get("uses", ""))
+    assert build["with"]["platforms"] == "linux/amd64,linux/arm64"
+
+
+def test_the_notes_of_a_release(tmp_path: Path) -> None:
+    """A version's section of the changelog; another version than the project's, or one without a section, fails."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 0.2.0 (2026-12-01)\n\n- New.\n\n## 0.1.0\n\n- Old.\n")
+    assert notes("0.2.0", tmp_path) == "- New.\n"
+    for version, error in (("0.1.0", "has version 0.2.0"), ("2.0", "is not a version")):
+        with pytest.raises(ReleaseError, match=error):
+            notes(version, tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n- New.\n")
+    with pytest.raises(ReleaseError, match="rename '## Unreleased'"):
+        notes("0.2.0", tmp_path)
 
 
 def test_macs_try_what_they_can() -> None:

@@ -17,7 +17,8 @@ from engines.cli.fleet import fleet
 from engines.cli.host import host
 from engines.cli.llm import llm
 from engines.cli.llm_bench import bench
-from engines.cli.options import PlainCommand
+from gateway.net.collector import relax_collector
+from gateway.options.commands import PlainCommand
 
 P = ParamSpec("P")
 
@@ -76,4 +77,5 @@ app.add_typer(llm)
 
 
 def main() -> None:
+    relax_collector()
     app(prog_name="pointsman")

@@ -73,9 +73,11 @@ def host(
         Flag, _flag(_REPOSITORY, "Exit where a model fails to load at the start; if false, serve the others.")
     ] = "true",
     listen_on: options.ListenOn = "127.0.0.1",
+    settings_file: options.SettingsFile = None,
     name: Annotated[str, option(SERVER, "The server's name in its metadata.", "--id")] = "triton",
+    drain_delay: options.DrainDelay = 0.0,
     exit_timeout_secs: Annotated[
-        float, option(SERVER, "Time for requests in flight to end after SIGTERM.", min=0)
+        float, option(SERVER, "Time for requests in flight to end after SIGTERM and --drain-delay.", min=0)
     ] = 30.0,
     ready_file: options.ReadyFile = None,
     receive_timeout_secs: Annotated[
@@ -193,7 +195,8 @@ def host(
     Options have the names and meanings of Triton's; the ports differ, so that Triton or the gateway can run beside it.
     Each model runs in processes of its own: one that crashes is restarted without effect on the others.
 
-    SIGTERM lets requests in flight end; a second one stops at once. Exit code: 0, or 1 where the host cannot start.
+    SIGTERM lets requests in flight end, after --drain-delay; a second one stops at once. Exit code: 0, or 1 where the
+    host cannot start.
     """
     from engines.host.client_limits import ClientLimits
     from engines.host.logs import LogSettings
@@ -223,6 +226,7 @@ def host(
         completes_configs=not disable_auto_complete_config,
         strict_readiness=boolean("strict-readiness", strict_readiness),
         exit_on_error=boolean("exit-on-error", exit_on_error),
+        drain_delay_seconds=drain_delay,
         exit_timeout_seconds=exit_timeout_secs,
         backend_options=read("backend-config", lambda: by_name("backend-config", backend_config or ())),
         cache_options=read("cache-config", lambda: by_name("cache-config", cache_config or ())),

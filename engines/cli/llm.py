@@ -9,12 +9,13 @@ import typer
 
 from engines.cli import options
 from engines.cli.options import ENGINE, MEMORY, SERVER, option, port_option
+from gateway.options.commands import PlainGroup
 
 _STORE, _EVENTS, _ANSWERS, _LOGGING = "Stored blocks", "Cache events", "Answers", "Logging"
 
 llm = typer.Typer(
     name="llm",
-    cls=options.PlainGroup,
+    cls=PlainGroup,
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,11 +35,13 @@ def serve(
     ] = None,
     name: Annotated[str, typer.Option(help="The model's name in requests.", show_default="the folder's name")] = "",
     listen_on: options.ListenOn = "127.0.0.1",
+    settings_file: options.SettingsFile = None,
     http_port: Annotated[int, port_option(SERVER, "REST", "--http-port", "--port")] = 8100,
     grpc_port: Annotated[int, port_option(SERVER, "gRPC")] = 8101,
     metrics_port: Annotated[int, port_option(SERVER, "metrics")] = 8102,
+    drain_delay: options.DrainDelay = 0.0,
     exit_timeout_secs: Annotated[
-        float, option(SERVER, "Time for answers to end after Ctrl-C or SIGTERM.", min=0)
+        float, option(SERVER, "Time for answers to end after Ctrl-C or SIGTERM, and --drain-delay.", min=0)
     ] = 30.0,
     ready_file: options.ReadyFile = None,
     device: options.Device = "auto",
@@ -187,6 +190,7 @@ def serve(
         adapters=dict(_adapter(text) for text in adapter or ()),
         host=listen_on,
         ports=(http_port, grpc_port, metrics_port),
+        drain_delay_seconds=drain_delay,
         exit_timeout_seconds=exit_timeout_secs,
         ready_file=ready_file,
         logs_info=log_info,

@@ -156,6 +156,7 @@ class Serving:
     adapters: Mapping[str, Path]
     host: str
     ports: tuple[int, int, int]
+    drain_delay_seconds: float
     exit_timeout_seconds: float
     ready_file: Path | None
     logs_info: bool
@@ -181,6 +182,7 @@ def serve_folder(serving: Serving) -> int:
             grpc=Address(serving.host, serving.ports[1]),
             metrics=Address(serving.host, serving.ports[2]),
             name="pointsman-llm",
+            drain_delay_seconds=serving.drain_delay_seconds,
             exit_timeout_seconds=serving.exit_timeout_seconds,
         )
         with display.watching(logging.getLogger("engines.models")):

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+
+from gateway.options.sources import SETTINGS_HELP, SETTINGS_OPTION
+from gateway.yaml import values
 
 Value = TypeVar("Value")
 
@@ -79,38 +81,6 @@ def resources(texts: Iterable[str]) -> dict[tuple[int, str], int]:
     return parsed
 
 
-def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is not None:
-            panels.setdefault(getattr(param, "rich_help_panel", None) or "Other", []).append(record)
-    for title, records in panels.items():
-        with formatter.section(title):
-            formatter.write_dl(records)
-
-
-class PlainCommand(TyperCommand):
-    """A command whose `--help` is text: a long option has a line of its own. The columns of rich cut its name."""
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more | {"rich_markup_mode": None})
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        _write_options(self, ctx, formatter)
-
-
-class PlainGroup(TyperGroup):
-    """The same for a command with commands below it."""
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more | {"rich_markup_mode": None})
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        _write_options(self, ctx, formatter)
-        self.format_commands(ctx, formatter)
-
-
 SERVER, ENGINE, MEMORY = "Server", "Engine", "Memory"
 
 
@@ -123,6 +93,24 @@ def port_option(panel: str, server: str, *names: str) -> Any:
     return option(panel, f"The {server} port; 0 takes a free one.", *names, min=0, max=65535)
 
 
+def _duration(text: str | float) -> float:
+    """A default is returned unchanged."""
+    try:
+        return values.duration(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+DrainDelay = Annotated[
+    float,
+    option(
+        SERVER,
+        "How long to serve on after SIGTERM while readiness says no, so that balancers send no more.",
+        parser=_duration,
+        metavar="DURATION",
+    ),
+]
+SettingsFile = Annotated[Path | None, option(SERVER, SETTINGS_HELP, "--settings", **SETTINGS_OPTION)]
 LogFile = Annotated[str, option("Logging", "Log to this file instead of stderr.", metavar="PATH")]
 ListenOn = Annotated[str, option(SERVER, "The address of all ports; 0.0.0.0 for all interfaces.", "--host")]
 ReadyFile = Annotated[

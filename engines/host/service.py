@@ -43,7 +43,7 @@ class Service:
     """The host as its clients see it. `infer` is a `Submit`; instances use it for requests between models too.
 
     `regions` is the shared memory that clients have registered; `restrictions` are those of "rest" and of "grpc";
-    `is_serving` is false from the stop on.
+    `is_leaving` is true when the stop is near, and `is_serving` is false from the stop on.
     """
 
     models: Repository
@@ -54,6 +54,7 @@ class Service:
     version: str
     restrictions: Mapping[str, RestrictedApis]
     is_strict: bool = True
+    is_leaving: bool = False
     is_serving: bool = True
     # The version for a request, by name and version; "" leaves the choice to the model's version policy.
     # Raises: EngineError with Triton's text where there is none.
@@ -65,7 +66,7 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        return self.is_serving and (not self.is_strict or self.models.is_ready)
+        return self.is_serving and not self.is_leaving and (not self.is_strict or self.models.is_ready)
 
     def ready_models(self) -> Sequence[HostedModel]:
         """All ready versions, by name and version."""

@@ -39,6 +39,7 @@ class HostSettings:
     completes_configs: bool = True
     strict_readiness: bool = True
     exit_on_error: bool = True
+    drain_delay_seconds: float = 0.0  # how long it serves on while readiness says no, before it stops
     exit_timeout_seconds: float = 30.0
     backend_options: Options = field(default_factory=dict)
     cache_options: Options = field(default_factory=dict)

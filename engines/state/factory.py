@@ -10,7 +10,6 @@ from pathlib import Path
 from engines.core.errors import invalid
 from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore
-from engines.state.redis_store import RedisStateStore
 from gateway.redis.address import read_address
 
 LOCAL = "local"
@@ -30,6 +29,8 @@ def open_store(
         address = read_address(url)
     except ValueError as error:
         raise invalid(f"the state store is the URL of a Redis, or '{LOCAL}': {error}") from error
+    from engines.state.redis_store import RedisStateStore  # Redis' library takes longer to load than all else
+
     return RedisStateStore(address, secret=secret, ttl_seconds=ttl_seconds, deadline_seconds=deadline_seconds)
 
 

@@ -15,8 +15,10 @@ from pydantic import BaseModel
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from gateway.admin.audit import AuditFile, AuditLog, AuditMiddleware, add_audit
-from gateway.admin.auth import Access, AuthMiddleware, Operator, Viewer
+from gateway.admin.access import Access
+from gateway.admin.audit import AuditMiddleware, add_audit
+from gateway.admin.audit_log import AuditFile, AuditLog
+from gateway.admin.auth import AuthMiddleware, Operator, Viewer
 from gateway.admin.budgets import add_budgets
 from gateway.admin.engine_settings import add_engine_settings
 from gateway.admin.engines import add_engines
@@ -120,6 +122,13 @@ def _add_gateway(app: FastAPI, control: ControlPlane) -> None:
     async def healthz() -> Json:
         """Liveness of the control process."""
         return {"status": "ok"}
+
+    @app.get("/readyz", tags=["gateway"], responses={503: {"description": "It starts, stops, or no engine is ready."}})
+    async def readyz(response: Response) -> Json:
+        """Readiness of the gateway, as of `/v2/health/ready`."""
+        is_ready = await control.is_ready()
+        response.status_code = 200 if is_ready else 503
+        return {"ready": is_ready}
 
     @app.get("/whoami", tags=["gateway"])
     async def whoami(caller: Viewer) -> Json:

@@ -14,15 +14,12 @@ from starlette.routing import Match
 
 from gateway.dry_run.recording import NoRecordingError, RecordingError
 from gateway.redis.bounded_client import BoundedRedis
-from gateway.redis.command import Command, StoreError
+from gateway.redis.command import StoreError
 from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused
 from gateway.supervision.control_plane import ControlPlane
 from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]
-
-# An operator waits longer for Redis than a request.
-REDIS_SECONDS = 2.0
 
 _REFUSAL = "Refusal"
 _SCHEMA: Json = {
@@ -168,15 +165,3 @@ def store_of(control: ControlPlane, contents: str) -> BoundedRedis:
     if control.store is None:
         raise HTTPException(503, f"this gateway has no Redis (--redis), so it keeps no {contents}")
     return control.store
-
-
-async def query_redis(store: BoundedRedis, *commands: Command) -> list[Any]:
-    """Redis' replies to commands.
-
-    Raises: StoreError; HTTPException where Redis refuses one.
-    """
-    replies = await store.call(commands, REDIS_SECONDS)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise HTTPException(503, f"Redis refuses: {reply}")
-    return replies

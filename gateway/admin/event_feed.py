@@ -18,8 +18,9 @@ import orjson
 from fastapi import FastAPI, Query
 from fastapi.responses import StreamingResponse
 
+from gateway.admin.access import Access
 from gateway.admin.api_keys import Caller, Role
-from gateway.admin.auth import Access, Viewer
+from gateway.admin.auth import Viewer
 from gateway.admin.engines import engines_json
 from gateway.admin.redaction import redacted_decision
 from gateway.admin.traffic_rates import Traffic, TrafficRates

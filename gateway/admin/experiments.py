@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.api_keys import Caller
 from gateway.admin.auth import Admin, Operator, Viewer
-from gateway.admin.errors import query_redis, store_of, unknown
+from gateway.admin.errors import store_of, unknown
+from gateway.admin.redis_query import query_redis
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.events.event_bus import SENDER_ADMIN, publish_command
 from gateway.events.event_types import SessionMoved

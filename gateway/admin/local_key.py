@@ -170,6 +170,11 @@ def _read(path: Path) -> str | None:
     return text
 
 
+def sign_in_url(address: str, key: LocalKey) -> str:
+    """A link to the page that signs in once: browsers send the fragment of a URL to no server."""
+    return f"{address}/#token={key.make_token()[0]}"
+
+
 def _is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid()
 

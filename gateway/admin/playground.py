@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from time import monotonic
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import httpx
 import orjson
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
@@ -20,6 +19,9 @@ from gateway.admin.auth import Operator
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation, read_path
 from gateway.supervision.control_plane import ControlPlane
 from gateway.supervision.ports import InferencePort
+
+if TYPE_CHECKING:
+    import httpx
 
 Json = dict[str, Any]
 
@@ -78,6 +80,8 @@ async def _send(inference: InferencePort, wanted: PlaygroundRequest) -> tuple[ht
 
     Raises: HTTPException.
     """
+    import httpx
+
     if inference.requires_certificates:
         raise HTTPException(503, "the inference port asks its clients for certificates : there is none here")
     _check_path(wanted.path, wanted.method)
@@ -135,6 +139,8 @@ async def _bounded(response: httpx.Response) -> AsyncIterator[bytes]:
 
     Raises: HTTPException.
     """
+    import httpx
+
     total = 0
     try:
         async for piece in response.aiter_bytes():

@@ -138,7 +138,7 @@ def _decision(decision: Decision, model: ModelName, rules: RulesSpec, listed: Li
 
 def _target(target: Target, model: ModelName, rules: RulesSpec, listed: Lists) -> Json:
     urls = [endpoint.url for endpoint in rules.engines[target.engine].endpoints]
-    name = target.model or model[0]
+    name, hedging = target.model or model[0], rules.engines[target.engine].hedging
     lists = {url: listed[target.engine, url] for url in urls if (target.engine, url) in listed}
     return {
         "route": target.route,
@@ -150,6 +150,7 @@ def _target(target: Target, model: ModelName, rules: RulesSpec, listed: Lists) -
         "endpoints": urls,
         "lacking": [url for url, models in lists.items() if not models.serves((name, model[1]))],
         "fallbacks": [fallback.text for fallback in target.fallbacks],
+        "hedging": hedging.text if hedging is not None else None,
     }
 
 

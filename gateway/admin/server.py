@@ -11,7 +11,7 @@ from email.utils import formatdate
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -38,7 +38,6 @@ class _Connection(H11Protocol):
     ) -> None:
         """`place` is None by the Unix socket, which only this gateway's user can open."""
         super().__init__(config, server_state, app_state)
-        self._place = place
         self._place = place
         self.app_state = {**app_state, "admitted": self._admitted}
 
@@ -168,7 +167,7 @@ class AdminServer(uvicorn.Server):
         self._is_stopping.set()
 
 
-def admin_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> AdminServer:
+def admin_server(app: ASGIApp, tls: ssl.SSLContext | None = None) -> AdminServer:
     """A server for the supervisor's loop: `serve([listening socket])`."""
     config = uvicorn.Config(
         app,

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from gateway.admin.api_keys import Role
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.engines import check_endpoint
-from gateway.admin.errors import REDIS_SECONDS, query_redis, store_of
+from gateway.admin.errors import store_of
+from gateway.admin.redis_query import REDIS_SECONDS, query_redis
 from gateway.conversations.store import Conversation, StoredConversation, list_conversations
 from gateway.conversations.turns import openai_message
 from gateway.events.event_bus import SENDER_ADMIN, publish_command

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
-from gateway.admin.auth import Access, Admin
+from gateway.admin.access import Access
+from gateway.admin.auth import Admin
 from gateway.admin.local_key import LocalKey
 
 Json = dict[str, Any]
@@ -52,8 +53,3 @@ def _local(access: Access) -> LocalKey:
     if access.local is None:
         raise HTTPException(404, "this gateway has a keys file: enter a key on the page")
     return access.local
-
-
-def sign_in_url(address: str, key: LocalKey) -> str:
-    """A link to the page that signs in once: browsers send the fragment of a URL to no server."""
-    return f"{address}/#token={key.make_token()[0]}"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import cache
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
-from urllib.request import HTTPRedirectHandler, build_opener
 
 from gateway.config.auth_specs import JwtSpec
 from gateway.protocol.jwks import read_key_set
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector
 
 _log = logging.getLogger(__name__)
 
@@ -22,12 +25,16 @@ class KeySetError(Exception):
     """The keys cannot be read; the message says why."""
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Keys come from where the rules say, and from nowhere else."""
+@cache
+def _opener() -> OpenerDirector:
+    """Made for the first fetch: a gateway without key sets does not load the client."""
+    from urllib.request import HTTPRedirectHandler, build_opener
 
+    class NoRedirects(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            """Keys come from where the rules say, and from nowhere else."""
 
-_opener = build_opener(_NoRedirects)
+    return build_opener(NoRedirects)
 
 
 class KeySet:
@@ -81,7 +88,7 @@ class KeySet:
     def _fetch(self) -> str:
         url = self.spec.jwks.url
         try:
-            with _opener.open(url, timeout=_FETCH_SECONDS) as reply:
+            with _opener().open(url, timeout=_FETCH_SECONDS) as reply:
                 content = b""
                 until = monotonic() + _FETCH_SECONDS
                 while piece := reply.read1(65536):

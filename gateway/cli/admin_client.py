@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
-import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 Command = Callable[..., Any]
 
@@ -63,7 +63,7 @@ _BLANKS = "\n\t"
 _USER_INFO = re.compile(r"(?<=//)[^/]*@")
 
 # A cell is a Text where it has a colour. Names and addresses are not markup: [fe80::1] would be read as such.
-Row = tuple[str | Text, ...]
+Row = tuple["str | Text", ...]
 
 # Without a terminal rich would assume 80 columns, and fold addresses that a script looks for.
 _PIPE_COLUMNS = 400
@@ -128,6 +128,8 @@ class Gateway:
             return httpx.HTTPTransport(uds=str(socket))
         if not self._admin.startswith("https:"):
             return None
+        import ssl
+
         context = ssl.create_default_context(cafile=str(self._ca) if self._ca is not None else None)
         if self._cert is not None:
             context.load_cert_chain(self._cert)
@@ -223,6 +225,8 @@ def _reason(answer: Any) -> str:
 
 def console() -> Console:
     """The terminal, or a pipe without folding."""
+    from rich.console import Console
+
     output = Console(highlight=False)
     if not output.is_terminal:
         output.width = _PIPE_COLUMNS
@@ -236,6 +240,9 @@ def printable(text: str, keep: str = "") -> str:
 
 def print_table(columns: tuple[str, ...], rows: list[Row], empty: str) -> None:
     """Print rows as a table; `empty` where there are none."""
+    from rich.table import Table
+    from rich.text import Text
+
     output = console()
     if not rows:
         output.print(empty)

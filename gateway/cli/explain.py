@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.check import RulePaths, print_problems, summarize
+from gateway.cli.target_notes import notes_of
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import RequestSpec, RulesSpec, TensorSpec
@@ -112,8 +113,12 @@ def explain(
     explanation = explain_decision(table, facts, random.random)
     console = Console(highlight=False, soft_wrap=True)
     print_explanation(explanation, facts, table, console)
-    if isinstance(explanation.decision, Decision) and explanation.decision.target.fallbacks:
-        console.print(_fallbacks(explanation.decision.target))
+    if isinstance(explanation.decision, Decision):
+        target = explanation.decision.target
+        if target.fallbacks:
+            console.print(_fallbacks(target))
+        for note in notes_of(target, facts, loaded.rules) if facts.operation in INFERENCE_OPERATIONS else ():
+            console.print(note, markup=False)
     for limit in _limits(explanation, facts, loaded.rules):
         console.print(limit)
     return 0 if explanation.has_target else 1

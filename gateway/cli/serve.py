@@ -10,15 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from gateway.cli.tls_options import TLS_OPTIONS, admin_tls_of, client_auth, tls_of, tls_version
 from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
+from gateway.options.sources import SETTINGS_HELP, SETTINGS_OPTION
 from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
 from gateway.yaml import values
+
+if TYPE_CHECKING:
+    from gateway.config.rules import LoadedRules
+    from gateway.supervision.rulebook import Rulebook
 
 _LEAST_TICK_SECONDS = 0.1
 _LEAST_REDIS_BYTES = 1 << 20  # the size of an empty server; 0 would mean no limit
@@ -94,8 +99,19 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             {"metavar": "PATH", "show_default": False},
         ),
         "workers": ("Data-plane processes; each uses one core.", {"min": 1}),
+        "settings": (SETTINGS_HELP, SETTINGS_OPTION),
         "ready_file": ("Write ports and pid to this file, as JSON, once the gateway serves.", {}),
-        "drain_timeout": ("How long requests may continue after SIGTERM.", _DURATION),
+        "take_over": (
+            "Replace the gateway that serves on these ports with the same data folder: its requests end, and no "
+            "connection is refused.",
+            {},
+        ),
+        "drain_delay": (
+            "How long to serve on after SIGTERM while readiness says no, so that balancers send no more; then nothing "
+            "new is accepted.",
+            _DURATION,
+        ),
+        "drain_timeout": ("How long requests may continue after that.", _DURATION),
         "hang_timeout": ("A worker that does not answer for this long is restarted; 0: never.", _DURATION),
         "probe_connections": (
             "Connections that health probes hold at a time. Half of them are kept from one probe to the next; "
@@ -106,7 +122,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "Folder of the embedded Redis, rule versions, recordings, the audit and the admin key; gateways with the "
             "same folder share one Redis and one key. Default: $XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, "
             "on macOS ~/Library/Application Support/pointsman.",
-            {"metavar": "DIR", "envvar": "POINTSMAN_DATA_DIR", "show_default": False},
+            {"metavar": "DIR", "show_default": False},
         ),
     },
     "Inference ports": {
@@ -132,7 +148,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "tls_min_version": ("The lowest version of TLS.", {"metavar": "1.2|1.3", "parser": tls_version}),
         "tls_ciphers": ("Cipher suites of TLS 1.2, by OpenSSL's names.", {"metavar": "LIST", "show_default": False}),
         "id": ("The server's name in /v2, as in Triton.", {"metavar": "NAME"}),
-        "ready_when": ("/v2/health/ready needs a healthy endpoint for all routes, or for any.", {}),
+        "ready_when": ("/v2/health/ready needs a healthy endpoint for any route, or for all.", {}),
         "name_decision": ("Name route, engine, arm and endpoint in replies: in their headers and errors.", {}),
         "encoded_slashes": (
             "Accept model names with %2F, %5C, %00 or dot segments in paths, which engines may read as another name "
@@ -151,23 +167,20 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "http_restricted_api": (
             "As Triton's, GROUP,..:KEY=VALUE: these groups of operations need the header KEY with this value over "
             "HTTP, for example trace:admin-key=abc. The key opens load and unload, too. May be repeated.",
-            {"metavar": "TEXT", "envvar": "POINTSMAN_HTTP_RESTRICTED_API", "show_default": False},
+            {"metavar": "TEXT", "show_default": False},
         ),
         "grpc_restricted_protocol": (
             "The same over gRPC, where the metadata is KEY behind triton-grpc-protocol-.",
-            {"metavar": "TEXT", "envvar": "POINTSMAN_GRPC_RESTRICTED_PROTOCOL", "show_default": False},
+            {"metavar": "TEXT", "show_default": False},
         ),
     },
     "Admin port": {
         "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", _PORT),
-        "admin_host": (
-            "The admin port's address; other than loopback it needs --admin-keys.",
-            {"envvar": "POINTSMAN_ADMIN_HOST"},
-        ),
+        "admin_host": ("The admin port's address; other than loopback it needs --admin-keys.", {}),
         "admin_keys": (
             "Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
             "Without it, the gateway makes one key, in admin.key of its data folder, for its own user on this host.",
-            {"metavar": "FILE", "envvar": "POINTSMAN_ADMIN_KEYS", "show_default": False},
+            {"metavar": "FILE", "show_default": False},
         ),
         "admin_tls_cert": ("PEM certificate for TLS on the admin port, read again when the file changes.", {}),
         "admin_tls_key": ("PEM key of --admin-tls-cert.", {}),
@@ -188,16 +201,16 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "Shared state: a redis-server started by the gateway, none, or redis://, rediss://, unix://, "
             "redis+sentinel://, redis+cluster://. Put a URL with a password in the variable POINTSMAN_REDIS: other "
             "users can see the options of a process.",
-            {"parser": _redis, "metavar": "embedded|off|URL", "envvar": "POINTSMAN_REDIS"},
+            {"parser": _redis, "metavar": "embedded|off|URL", "show_default": "embedded"},
         ),
         "redis_prefix": (
             "What the gateway's keys in a Redis by URL begin with; gateways with another one share nothing.",
-            {"parser": _redis_prefix, "metavar": "NAME", "envvar": "POINTSMAN_REDIS_PREFIX"},
+            {"parser": _redis_prefix, "metavar": "NAME"},
         ),
         "shared_secret_file": (
             "A secret of 32 bytes or more that all gateways of one Redis have: rules that they share are signed with "
             "it, and others are ignored.",
-            {"parser": _shared_secret_file, "metavar": "FILE", "envvar": "POINTSMAN_SHARED_SECRET_FILE"},
+            {"parser": _shared_secret_file, "metavar": "FILE"},
         ),
         "redis_deadline": ("Longest time that a request waits for Redis.", _DURATION),
         "redis_memory_bytes": ("Memory of the embedded Redis; at least 1MiB.", _SIZE),
@@ -284,19 +297,21 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
 }
 
+_WITHOUT_OPPOSITE = {"open_metrics", "take_over"}  # no --no-open-metrics
 _ACCESS_OPTIONS = ("allow_control", "http_restricted_api", "grpc_restricted_protocol")
 
 
 def serve(**options: Any) -> int:
     """Serve: route requests by the rules to the engines, until SIGTERM or Ctrl-C.
 
-    SIGTERM lets requests in flight end; a second one stops at once. SIGHUP reads the rules again.
+    SIGTERM lets requests in flight end, after --drain-delay; a second one stops at once. SIGHUP reads the rules again.
     """
     if options["redis_memory_bytes"] < _LEAST_REDIS_BYTES:
         raise typer.BadParameter("--redis-memory-bytes is 1MiB at the least")
     if options["experiment_tick"] < _LEAST_TICK_SECONDS:
         raise typer.BadParameter("--experiment-tick is 100ms at the least")
     rules, ready_file = options.pop("rules"), options.pop("ready_file")
+    del options["settings"]  # whose values are in the others
     tls = tls_of(*(options.pop(f"tls_{name}") for name in TLS_OPTIONS))
     admin_tls = admin_tls_of(*(options.pop(f"admin_tls_{name}") for name in ("cert", "key", "client_ca")))
     access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
@@ -330,14 +345,20 @@ def _parameters() -> Iterator[inspect.Parameter]:
     defaults |= {"rules_api_env": [], "tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
         for name, (text, more) in options.items():
-            names = ("--open-metrics",) if name == "open_metrics" else ()  # without --no-open-metrics
+            names = (f"--{name.replace('_', '-')}",) if name in _WITHOUT_OPPOSITE else ()
             option = typer.Option(*names, help=text, rich_help_panel=panel, **more)
             yield inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name),
+                default=_as_text(defaults.get(name), more),
                 annotation=Annotated[types.get(name, Path | None), option],
             )
+
+
+def _as_text(default: Any, more: dict[str, Any]) -> Any:
+    """A duration or a size as the help shows it, which the option reads."""
+    text = {"DURATION": values.duration_text, "SIZE": values.size_text}.get(more.get("metavar", ""))
+    return text(default) if text is not None else default
 
 
 serve.__signature__ = inspect.Signature([*_parameters()], return_annotation=int)  # type: ignore[attr-defined]
@@ -363,19 +384,15 @@ def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] |
 
 
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
-    from gateway.admin.auth import AccessError
     from gateway.cli.check import print_problems, summarize
-    from gateway.cli.supervisor import Supervisor
     from gateway.config.rules import load_rules
     from gateway.dry_run.rule_tests import tested
     from gateway.dry_run.tls_check import with_tls_files
     from gateway.net.listener_tls import listener_problems
-    from gateway.net.server import loop_factory
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.data_dir_permissions import data_dir_problems
-    from gateway.supervision.ports import PortError
-    from gateway.supervision.redis_setup import data_dir_of
-    from gateway.supervision.worker_pool import StartError
+    from gateway.supervision.redis_setup import data_dir_of, versions_dir
+    from gateway.supervision.rulebook import Rulebook
     from gateway.yaml.problems import Severity
 
     set_up_logging(settings.log_format)
@@ -391,16 +408,35 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     if folder is not None:
         with suppress(OSError):  # who needs it says what is missing
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    supervisor = Supervisor(settings, paths, ready_file=ready_file)
+    book = Rulebook(paths, versions_dir(settings, paths), settings.rules_api_env)
     loaded = tested(with_tls_files(load_rules(paths)))
     if loaded.problems:
         print_problems(loaded)
     if loaded.rules is None:
         print(summarize(loaded), file=sys.stderr)
         return 2
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(supervisor.run(loaded))
-    except (AccessError, PortError, StartError, OSError) as error:
-        print(f"pointsman: {error}", file=sys.stderr)
-        return 1
+    return _serve(settings, book, loaded, ready_file)
+
+
+def _serve(settings: Settings, book: Rulebook, loaded: LoadedRules, ready_file: Path | None) -> int:
+    """Run the control process. It forks its first workers before it imports what only it needs, and before there is
+    anything that they must not have: threads, sockets, keys of the admin API."""
+    from gateway.control.forked_child import forked_children
+    from gateway.net.descriptors import raise_limit
+    from gateway.net.server import loop_factory
+    from gateway.worker import process
+
+    raise_limit()
+    with forked_children(settings.workers, process.main, "gateway.worker") as forked:
+        from gateway.admin.access import AccessError
+        from gateway.cli.supervisor import Supervisor
+        from gateway.supervision.ports import PortError
+        from gateway.supervision.worker_pool import StartError
+
+        supervisor = Supervisor(settings, book, ready_file=ready_file, forked=forked)
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                return runner.run(supervisor.run(loaded))
+        except (AccessError, PortError, StartError, OSError) as error:
+            print(f"pointsman: {error}", file=sys.stderr)
+            return 1

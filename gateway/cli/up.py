@@ -69,8 +69,8 @@ class _Gateway:
     data_dir: Path
 
 
-def _port(text: str) -> Any:
-    return typer.Option(min=0, max=65535, metavar="PORT", help=text)
+def _port(name: str, text: str) -> Any:
+    return typer.Option(min=0, max=65535, metavar="PORT", help=text, envvar=f"POINTSMAN_{name}")
 
 
 def up(
@@ -85,9 +85,9 @@ def up(
         bool,
         typer.Option("--triton", help="Also start a real Triton (nvidia-pytriton), and split one model's traffic."),
     ] = False,
-    http_port: Annotated[int, _port("The gateway's inference port; 0 takes a free one.")] = 8000,
-    grpc_port: Annotated[int, _port("Its second port, for gRPC clients; 0 takes a free one.")] = 8001,
-    admin_port: Annotated[int, _port("Its admin port; 0 takes a free one.")] = 8002,
+    http_port: Annotated[int, _port("HTTP_PORT", "The gateway's inference port; 0 takes a free one.")] = 8000,
+    grpc_port: Annotated[int, _port("GRPC_PORT", "Its second port, for gRPC clients; 0 takes a free one.")] = 8001,
+    admin_port: Annotated[int, _port("ADMIN_PORT", "Its admin port; 0 takes a free one.")] = 8002,
     redis: Annotated[
         str,
         typer.Option(
@@ -99,6 +99,7 @@ def up(
     data_dir: Annotated[
         Path | None,
         typer.Option(
+            envvar="POINTSMAN_DATA_DIR",
             help="Folder of the embedded Redis; by default a temporary one.",
             show_default=False,
         ),

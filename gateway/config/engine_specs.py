@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Literal, NamedTuple
 
 from gateway.config import value_parsers
+from gateway.config.hedging_specs import HedgingSpec
 from gateway.config.overload_specs import OverloadSpec
 from gateway.config.source_specs import SourceSpec
 from gateway.config.value_parsers import (
@@ -307,6 +308,7 @@ class EngineSpec:
     retry: RetrySpec = RetrySpec()
     connections: ConnectionSpec = ConnectionSpec()
     overload: OverloadSpec | None = None  # None: endpoints get all requests for which there is a connection
+    hedging: HedgingSpec | None = None  # None: a request is at one endpoint at a time
     tls: TlsSpec = TlsSpec()
     sources: tuple[SourceSpec, ...] = ()  # of further endpoints; rules write them among the endpoints
     location: Location | None = None

@@ -103,7 +103,8 @@ def _unique(parse: Callable[[str], object], collect: Callable[[Iterable[object]]
     return read
 
 
-_with_values = keyed(value_parsers.header_name, read_credential)
+_with_values = keyed(value_parsers.added_header, read_credential)
+_of_activator = keyed(value_parsers.activator_header, read_credential)
 
 
 def _headers(node: Node, reading: Reading) -> Mapping[str, str | None] | None:
@@ -131,7 +132,7 @@ _ENGINE = record_of(
     endpoints=one_or_many(read_endpoint_or_source),
     dialects=_unique(values.one_of(value_parsers.DIALECTS), tuple),
     chat_template=read_template,
-    activator=record_of("an activator", ActivatorSpec, headers=_with_values),
+    activator=record_of("an activator", ActivatorSpec, headers=_of_activator),
     prefix=record_of("prefix", PrefixSpec, events=record_of("prefix.events", KvEventsSpec, tokenizer=_read_tokenizer)),
     breaker=record_of("breaker", BreakerSpec, statuses=_unique(value_parsers.status, frozenset)),
 )
@@ -150,6 +151,9 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
     _check_endpoints(engine, node, location, reading)
     if engine.overload is not None:
         check_overload(engine.overload, f"engine {name!r}", node.entries["overload"].location, reading)
+    if engine.hedging is not None and engine.retry.idempotent != "infer":
+        what = f"hedging of engine {name!r} sends inferences twice: declare that this does no harm"
+        reading.error(node.entries["hedging"].location, f"{what}, by retry: {{idempotent: infer}}")
     if engine.tls.key is not None and engine.tls.cert is None:
         reading.error(location, f"engine {name!r} has a tls key without its cert")
     if engine.tls != TlsSpec() and not engine.is_encrypted:
@@ -193,6 +197,11 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
         elif load.source != "none" and not balance.uses_load:
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    if "hedging" in keys:
+        if not protocol.is_v2:
+            found.append(("hedging", f"it is for V2's inferences, and this engine speaks {protocol.value}"))
+        elif len(engine.endpoints) < 2 and not engine.sources:
+            found.append(("hedging", "there is no second endpoint"))
     if "models" in keys and engine.models.unknown == "refuse" and (why := _why_no_lists(engine)):
         found.append(("models", f"unknown: refuse needs lists of models, and {why}"))
     metrics = engine.metrics

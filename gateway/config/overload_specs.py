@@ -19,7 +19,7 @@ class ConcurrencySpec:
     min: PositiveCount = 3  # never fewer; the latency of an unloaded endpoint is measured with so many
     max: PositiveCount = 1000  # never more
     initial: PositiveCount = 20  # before anything is measured, within `min` and `max`
-    tolerance: Ratio = 1.25  # the median latency that is allowed, as a multiple of the unloaded one
+    tolerance: Ratio = 1.2  # the median latency that is allowed, as a multiple of the unloaded one
     samples: Annotated[int, values.between(5, 1000, values.integer)] = 25  # replies of one measurement
     remeasure: PositiveDuration = 60.0  # the age from which the unloaded latency is measured again
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from gateway.net.regular_file import read_regular
 from gateway.yaml.problems import Location, Problem
 
 _SUFFIXES = (".yaml", ".yml")
@@ -30,7 +31,7 @@ def read_files(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
         problems.append(Problem(Location(str(path), 1, 1), reason))
     for path in found:
         try:
-            files.append(RuleFile(path, path.read_bytes()))
+            files.append(RuleFile(path, read_regular(path)))
         except OSError as error:
             problems.append(Problem(Location(str(path), 1, 1), f"cannot be read: {error.strerror}"))
     return files, problems

@@ -87,7 +87,10 @@ class Settings:
     open_metrics: bool = False  # /metrics needs no key even if there are keys
     id: str = "triton"  # the server's name in /v2, as Triton's own `--id`: clients compare it
     workers: int = 1
-    drain_timeout: float = 30.0  # how long active requests may continue after SIGTERM
+    take_over: bool = False  # the ports of a gateway with the same data folder, which ends
+    # How long the gateway serves on after SIGTERM while its readiness says no: balancers notice, and send no more.
+    drain_delay: float = 0.0
+    drain_timeout: float = 30.0  # how long active requests may continue after that
     # A worker that does not respond for this long is restarted; 0 disables this. An event loop that stalls for
     # seconds (a starved machine) may recover; half a minute is too long.
     hang_timeout: float = 30.0
@@ -98,7 +101,8 @@ class Settings:
     tls: ListenerTls | None = None
     limits: Limits = field(default_factory=Limits)
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).
-    ready_when: Literal["all", "any"] = "all"
+    # With `all`, one engine that is down takes every gateway out of a balancer.
+    ready_when: Literal["all", "any"] = "any"
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply; names and addresses in errors
     operation_access: OperationAccess = field(default_factory=OperationAccess)
     # Names of models in paths may have encoded slashes, backslashes, NULs and dot segments: engines may read others

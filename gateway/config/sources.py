@@ -13,6 +13,7 @@ from gateway.config.source_specs import KubernetesSpec, SourceSpec
 from gateway.yaml.nodes import Map, Node
 from gateway.yaml.readers import Reading, record_of, scalar
 
+_LEAST_REFRESH = 0.05
 _KINDS = ("dns", "kubernetes", "file")
 # Keys that one kind of source has alone
 _KEYS_OF = {"family": ("dns", "kubernetes"), "min_refresh": ("dns",), "max_refresh": ("dns",), "servers": ("dns",)}
@@ -69,6 +70,9 @@ def read_endpoint_or_source(node: Node, reading: Reading) -> EndpointSpec | Sour
     if source.dns is not None and find_spec("dns") is None and not source.is_srv and not source.servers:
         why = "the package dnspython is not installed, so its TTL is unknown"
         reading.warn(node.location, f"{source.label} is resolved every 5 s: {why}")
+    spec = source.kubernetes
+    if spec is not None and spec.token is not None and (spec.api or "").startswith("http:"):
+        reading.warn(node.location, f"{source.label}: the token goes to {spec.api} unencrypted")
     if source.file is not None and not Path(source.file).is_file():
         reading.warn(node.location, f"there is no file {source.file} yet: the engine has no endpoint of it")
     return source
@@ -83,6 +87,8 @@ def _problem(source: SourceSpec, kind: str, node: Map) -> str:
         return f"the scheme {source.scheme} is gRPC already: leave 'grpc' out"
     if source.grpc is not None and not source.grpc.isdigit() and kind != "kubernetes":
         return f"grpc {source.grpc!r} is a name, which ports of Kubernetes have: write the number"
+    if source.min_refresh < _LEAST_REFRESH:
+        return f"min_refresh {source.min_refresh:g} s is less than {_LEAST_REFRESH:g} s, which would flood the servers"
     if source.min_refresh > source.max_refresh:
         return f"min_refresh {source.min_refresh:g} s is more than max_refresh, {source.max_refresh:g} s"
     if find_spec("dns") is None and (source.is_srv or source.servers):

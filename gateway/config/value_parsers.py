@@ -220,6 +220,22 @@ def client_header(text: str) -> str:
     return name
 
 
+def added_header(text: str) -> str:
+    """The name of a field that the gateway adds to requests: not one that it writes for each message itself."""
+    name: str = header_name(text)
+    if name in _OF_MESSAGES:
+        raise ValueError(f"the field {name!r} is about the message or its connection: the gateway writes it itself")
+    return name
+
+
+def activator_header(text: str) -> str:
+    """The same of an activator's request, whose host is that of its URL."""
+    name = added_header(text)
+    if name == "host":
+        raise ValueError("the field 'host' is that of the URL")
+    return name
+
+
 def stripped_header(text: str) -> str:
     """The name of a field that an engine may do without."""
     name: str = header_name(text)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from gateway.config.engine_specs import EngineSpec
 from gateway.config.specs import RouteSpec, RulesSpec
+from gateway.control.forked_child import ForkedChild
 from gateway.control.messages import CountersPart, Message, QueryReply, RulesPart, Start, UseRules
 from gateway.net.collector import collector_paused
 from gateway.net.slices import Slices
@@ -95,10 +96,17 @@ class ChildProcess:
     `start` starts it; `ended` is done, with the exit status, when the process has ended and its last message is read.
     """
 
-    def __init__(self, received: Callable[[ChildProcess, Message], None], command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        received: Callable[[ChildProcess, Message], None],
+        command: Sequence[str],
+        forked: ForkedChild | None = None,
+    ) -> None:
+        """`forked` is a process to take instead of starting one by `command`."""
         self._received = received
         self._command = command
-        self._process: asyncio.subprocess.Process | None = None
+        self._forked = forked
+        self._process: asyncio.subprocess.Process | ForkedChild | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ended: asyncio.Task[int] | None = None
 
@@ -118,7 +126,18 @@ class ChildProcess:
             await asyncio.wait([self.ended])
 
     async def start(self, pass_fds: Sequence[int] = ()) -> None:
-        """Start the process; it waits for its first message."""
+        """Start the process; it waits for its first message. Raises: OSError."""
+        ours = await self._started(pass_fds) if self._forked is None else self._taken(self._forked)
+        ours.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self.ended = asyncio.get_running_loop().create_task(self._read(reader))
+
+    def _taken(self, forked: ForkedChild) -> socket.socket:
+        forked.watch()
+        self._process = forked
+        return forked.control
+
+    async def _started(self, pass_fds: Sequence[int]) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -131,9 +150,7 @@ class ChildProcess:
             )
         finally:
             theirs.close()
-        ours.setblocking(False)
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self.ended = asyncio.get_running_loop().create_task(self._read(reader))
+        return ours
 
     def send(self, message: Message) -> None:
         """Send a message; one to a process that has exited is lost."""

@@ -118,6 +118,8 @@ class ControlledProcess:
                     self.send(messages.WorkerFailed(f"cannot serve: {error}"))
             case messages.Drain():
                 self.stopping.set()
+            case messages.Query(token, messages.Ping()):
+                self.send(messages.QueryReply(token, None))
             case _ if self.plane is None:
                 self.send(messages.WorkerFailed(f"{type(message).__name__} came before messages.Start"))
             case messages.UseRules():
@@ -148,11 +150,17 @@ class ControlledProcess:
         self._use_task = None
 
 
-def run_child(make: Callable[[asyncio.StreamReader, asyncio.StreamWriter], ControlledProcess], description: str) -> int:
-    """The main function of a child, which `--control-fd` hands its end of the socket pair."""
+def control_socket(description: str) -> socket.socket:
+    """A started child's end of the socket pair, which `--control-fd` hands it."""
     parser = argparse.ArgumentParser(description=f"{description}; `pointsman serve` starts it.")
     parser.add_argument("--control-fd", type=int, required=True)
-    control = socket.socket(fileno=parser.parse_args().control_fd)
+    return socket.socket(fileno=parser.parse_args().control_fd)
+
+
+def run_child(
+    make: Callable[[asyncio.StreamReader, asyncio.StreamWriter], ControlledProcess], control: socket.socket
+) -> int:
+    """The main function of a child."""
     control.setblocking(False)
 
     async def serve() -> int:

@@ -35,6 +35,8 @@ class Start:
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
     captures: str = ""  # path of the socket of the shadow process
+    handover: str = ""  # folder where a worker offers its listening sockets to a later gateway
+    control_pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ class SetLogLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class SetUnready:
+    """Readiness says no from now on: the gateway will drain."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetSpending:
     """Totals of budgets that have changed; they have the reports of these workers in them, up to a number."""
 
@@ -205,6 +212,16 @@ class ListRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Reply with anything: whoever does not for too long hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetReadiness:
+    """Reply whether readiness says yes."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequest:
     """Cancel the requests with this id; reply with their number."""
 
@@ -222,7 +239,7 @@ class Query:
     rated request; from a worker, by another one. The reply is whether it was counted."""
 
     token: int
-    request: AwaitRules | GetCounters | ListRequests | CancelRequest | GetReports | Rating | ShareMemory | LookAtModels
+    request: _Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +301,15 @@ class WorkerFailed:
     message: str
 
 
+_Question = AwaitRules | GetCounters | GetReadiness | GetReports | ListRequests | Ping
+_Request = _Question | CancelRequest | Rating | ShareMemory | LookAtModels
 # What holds until another one of its kind comes.
 Setting = (
     SetEndpoints
     | SetHealth
     | SetSpending
     | SetDrained
+    | SetUnready
     | SetKeys
     | SetLogLevel
     | SetWeights

@@ -171,7 +171,7 @@ class Http1ServerConnection(Http1Server):
             self._handler, body = handler_of_whole(self, request, body)
             self._handler.body_received(body, True)
             return
-        self._max_body_bytes = plan.max_body_bytes
+        self._max_body_bytes = float(plan.max_body_bytes)
         self._begin_body(length, expects_continue=prepared.expects_continue)
         if length is not None and length > self._max_body_bytes:
             self._reject(Rejection.BODY_TOO_LONG)
@@ -242,6 +242,9 @@ class Http1ServerConnection(Http1Server):
             self.close_after_reply()
             return self._head_end
         return CHUNKS + self._head_end
+
+    def _has_begun_reply(self) -> bool:
+        return self._handler is not None and self._handler.begun
 
     def close_after_reply(self) -> None:
         super().close_after_reply()

@@ -11,7 +11,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.reply_fields import reason_fields
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.http2 import handler_of_stream
-from gateway.dataplane.grpc.interfaces import CallHandler
+from gateway.dataplane.grpc.interfaces import OpenCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
 from gateway.net.client_certificate import ClientCertificate, certificate_of
@@ -95,7 +95,7 @@ class Http2ServerConnection(Http2Server):
         send_status(stream, fields, request_id, route_target, begun=begun)
 
     def live(self) -> list[ActiveRequest]:
-        calls = [cast(CallHandler, stream.receiver) for stream in self.http2.streams.values()]
+        calls = [cast(OpenCall, stream.receiver) for stream in self.http2.streams.values()]
         return [
             ActiveRequest(progress, id(call), call.cancel)
             for call in calls
@@ -133,7 +133,7 @@ class Http2ServerConnection(Http2Server):
     def sweep(self, now: float) -> None:
         for stream in list(self.http2.streams.values()):
             if stream.receiver is not NO_RECEIVER:  # the end of one may have ended another
-                cast(CallHandler, stream.receiver).sweep(now)
+                cast(OpenCall, stream.receiver).sweep(now)
         self._drop_unread(now)
         if self.certificate is not None and self.certificate.is_over:
             self.drain()

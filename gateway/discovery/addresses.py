@@ -16,8 +16,10 @@ def endpoint_at(
     host: str | None = None,
     weight: float | None = None,
     zone: str | None = None,
+    level: int = 0,
 ) -> EndpointSpec:
-    """The endpoint of a source at an address. What is None is as the source declares it."""
+    """The endpoint of a source at an address, so many levels behind the source's first. What is None is as the source
+    declares it."""
     bracketed = f"[{address}]" if ":" in address else address
     authority = f"{bracketed}:{port}"
     grpc = None
@@ -33,5 +35,5 @@ def endpoint_at(
         source.weight if weight is None else weight,
         zone if zone is not None else source.zone,
         host if host is not None and not is_address(host) else None,
-        source.priority,
+        source.priority + level,
     )

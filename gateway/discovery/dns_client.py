@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _MAX_QUERIES = 16
 _DNS_PORT = 53
 # RFC 2782: among records with a weight, those of weight 0 are to have a very small chance.
 _LEAST_WEIGHT = 0.01
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-]\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +80,33 @@ class DnsClient:
         assert source.dns is not None
         records = _Records(source)
         services, ttl = await records.services(source.dns)
-        weighted = any(each.weight for each in services)
+        levels = {each: level for level, each in enumerate(sorted({each.priority for each in services}))}
+        firsts = {each.target for each in services if not levels[each.priority]}
+        weighted = {each.priority for each in services if each.weight}
         slots = asyncio.Semaphore(_MAX_QUERIES)
 
         async def find(target: str) -> tuple[list[str], float | None]:
             async with slots:
-                return await records.addresses(target, is_absolute=True)
+                try:
+                    return await records.addresses(target, is_absolute=True)
+                except SourceError:
+                    if target in firsts:
+                        raise
+                    return [], None  # a spare must not keep the others from being followed
 
         targets = list(dict.fromkeys(each.target for each in services))
         found = dict(zip(targets, await asyncio.gather(*map(find, targets)), strict=True))
-        endpoints = []
-        for each in services:
+        endpoints: dict[str, FoundEndpoint] = {}
+        for each in sorted(services, key=lambda each: each.priority):
             addresses, target_ttl = found[each.target]
             ttl = _least(ttl, target_ttl)
-            weight = max(float(each.weight), _LEAST_WEIGHT) * source.weight if weighted else source.weight
-            host = each.target.rstrip(".")
-            endpoints += [
-                FoundEndpoint(endpoint_at(source, address, each.port, host=host, weight=weight))
-                for address in addresses
-            ]
-        return Resolution(tuple(endpoints), ttl)
+            is_weighted = each.priority in weighted
+            weight = max(float(each.weight), _LEAST_WEIGHT) * source.weight if is_weighted else source.weight
+            host, level = each.target.rstrip("."), levels[each.priority]
+            for address in addresses:
+                endpoint = endpoint_at(source, address, each.port, host=host, weight=weight, level=level)
+                endpoints.setdefault(endpoint.url, FoundEndpoint(endpoint))  # an address has its first level
+        return Resolution(tuple(endpoints.values()), ttl)
 
     async def _addresses_by_system(self, name: str) -> list[str]:
         """As the C library resolves it, in a thread; one that hangs is waited for, and no other started.
@@ -169,8 +178,9 @@ class _Records:
                 break
         return found, least
 
-    async def services(self, name: str) -> tuple[list[Any], float | None]:
-        """The SRV records of the least priority, and their TTL; those for `.` say that there is no such service.
+    async def services(self, name: str) -> tuple[list[_Service], float | None]:
+        """The SRV records, and their TTL; those for `.` say that there is no such service. Names that no host can have
+        would not fit into a `Host` field.
 
         Raises: SourceError.
         """
@@ -180,14 +190,13 @@ class _Records:
         services = [
             _Service(each.target.to_text(), each.port, each.weight, each.priority)
             for each in answer.rrset or ()
-            if each.target.to_text() != "."
+            if each.port and _HOST_NAME.fullmatch(each.target.to_text())
         ]
         if self._family in ("auto", "ipv4"):
             for rrset in answer.response.additional:
                 if rrset.rdtype == dns.rdatatype.A:
                     self._known[rrset.name.to_text()] = [each.address for each in rrset], float(rrset.ttl)
-        least = min((each.priority for each in services), default=0)
-        return [each for each in services if each.priority == least], float(answer.chaining_result.minimum_ttl)
+        return services, float(answer.chaining_result.minimum_ttl)
 
     async def _query(self, name: str, kind: str, *, is_absolute: bool) -> Any:
         """The answer; None where there is no such name. A truncated reply is read again by TCP.

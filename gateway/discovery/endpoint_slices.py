@@ -5,13 +5,15 @@ Source: Kubernetes' API `discovery.k8s.io/v1`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from gateway.config.source_specs import SourceSpec
 from gateway.discovery.addresses import endpoint_at
 from gateway.discovery.source_state import FoundEndpoint, SourceError
 
+_LARGEST_PORT = 65535
 _FAMILIES = {"ipv4": ("IPv4",), "ipv6": ("IPv6",), "all": ("IPv4", "IPv6")}
 
 Json = Mapping[str, Any]
@@ -49,7 +51,8 @@ class EndpointSlices:
             if item.get("code") == 410:
                 raise WatchExpiredError
             raise SourceError(f"the watch ends: {item.get('message') or item.get('reason') or 'no reason given'}")
-        version = item.get("metadata", {}).get("resourceVersion")
+        metadata = item.get("metadata")
+        version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
         if isinstance(version, str) and version:
             self.version = version
         if kind in ("ADDED", "MODIFIED"):
@@ -103,11 +106,52 @@ class EndpointSlices:
             found[spec.url] = FoundEndpoint(spec, not is_ready)
 
 
-def _name(item: Json) -> str:
-    metadata = item.get("metadata")
+def _name(item: Any) -> str:
+    """The name of a slice in the API's form.
+
+    Raises: SourceError where it has another.
+    """
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
     if not isinstance(metadata, Mapping) or not metadata.get("name"):
         raise SourceError("an EndpointSlice has no name")
-    return str(metadata["name"])
+    name = str(metadata["name"])
+    for key in ("ports", "endpoints"):
+        if not _is_list(item.get(key), Mapping):
+            raise SourceError(f"{key!r} of EndpointSlice {name!r} is no list of objects")
+    for each in item.get("ports") or ():
+        port = each.get("port")
+        if port is not None and not (type(port) is int and 0 < port <= _LARGEST_PORT):
+            raise SourceError(f"EndpointSlice {name!r} has a port {port!r}: it must be 1 to {_LARGEST_PORT}")
+    is_address = _IS_ADDRESS.get(str(item.get("addressType")))
+    for each in item.get("endpoints") or ():
+        conditions, addresses = each.get("conditions"), each.get("addresses")
+        if not isinstance(conditions, Mapping | None):
+            raise SourceError(f"an endpoint of EndpointSlice {name!r} has no object in 'conditions'")
+        if not _is_list(addresses, str):
+            raise SourceError(f"an endpoint of EndpointSlice {name!r} has no list of texts in 'addresses'")
+        if is_address is not None and addresses and not is_address(addresses[0]):
+            raise SourceError(f"EndpointSlice {name!r} has an endpoint {addresses[0][:100]!r}, which is no address")
+    return name
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, kind) for each in value))
+
+
+def _is_of(kind: Callable[[str], object]) -> Callable[[str], bool]:
+    """Whether a text is an address that `kind` can read."""
+
+    def is_address(text: str) -> bool:
+        try:
+            kind(text)
+        except ValueError:
+            return False
+        return True
+
+    return is_address
+
+
+_IS_ADDRESS = {"IPv4": _is_of(IPv4Address), "IPv6": _is_of(IPv6Address)}
 
 
 def _port(item: Json, wanted: str | None, service: str) -> int:

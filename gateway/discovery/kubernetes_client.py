@@ -152,8 +152,9 @@ class KubernetesClient:
             if response.status_code != 200:
                 self._check(response, _object(await _body(response, _MAX_EVENT_BYTES), "its refusal"))
             self._answer()  # the server answers again, whether slices have changed or not
-            async for line in _lines(response):
-                self._slices.apply(_object(line, "an event of the watch"))
+            async for lines in _lines(response):
+                for line in lines:
+                    self._slices.apply(_object(line, "an event of the watch"))
                 self._answer()
 
     def _answer(self) -> None:
@@ -191,20 +192,19 @@ async def _body(response: httpx.Response, limit: int) -> bytes:
     return bytes(body)
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of a watch, as they come.
+async def _lines(response: httpx.Response) -> AsyncIterator[list[bytes]]:
+    """The lines of a watch, as they come: those that come together at once.
 
     Raises: SourceError, httpx.HTTPError.
     """
-    rest = bytearray()
+    rest = b""
     async for piece in response.aiter_bytes():
-        *lines, last = piece.split(b"\n")
-        for line in lines:
-            rest += line
-            if rest.strip():
-                yield bytes(rest)
-            rest.clear()
-        rest += last
+        if b"\n" in piece:
+            *lines, rest = (rest + piece).split(b"\n")
+            if whole := [line for line in lines if line.strip()]:
+                yield whole
+        else:
+            rest += piece
         if len(rest) > _MAX_EVENT_BYTES:
             raise SourceError(f"an event of the watch has more than {_MAX_EVENT_BYTES} bytes")
 

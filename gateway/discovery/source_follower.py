@@ -1,4 +1,5 @@
-"""Follows one source of endpoints for as long as rules name it."""
+"""Follows one source of endpoints for as long as rules name it. The clients' libraries, which take long to load, are
+imported where a source needs them."""
 
 from __future__ import annotations
 
@@ -8,9 +9,7 @@ import random
 from collections.abc import Callable
 
 from gateway.config.source_specs import SourceSpec
-from gateway.discovery.dns_client import SECONDS_WITHOUT_TTL, DnsClient
 from gateway.discovery.endpoint_file import EndpointFile
-from gateway.discovery.kubernetes_client import KubernetesClient
 from gateway.discovery.source_state import FoundEndpoint, SourceError, SourceState
 from gateway.net.backoff import Backoff
 
@@ -61,6 +60,8 @@ class SourceFollower:
                 await self._pause(self._backoff.failed())
 
     async def _follow_name(self) -> None:
+        from gateway.discovery.dns_client import SECONDS_WITHOUT_TTL, DnsClient
+
         client, source = DnsClient(self.source), self.source
         while True:
             try:
@@ -78,6 +79,8 @@ class SourceFollower:
             await self._pause(seconds - min(seconds, source.min_refresh))
 
     async def _follow_service(self) -> None:
+        from gateway.discovery.kubernetes_client import KubernetesClient
+
         client, loop = KubernetesClient(self.source, self._answered), asyncio.get_running_loop()
         while True:
             since = loop.time()

@@ -77,6 +77,9 @@ class SourceState:
                 self._left[url] = each.spec, now + self.spec.drain_seconds
         for url in latest:
             self._left.pop(url, None)
+        excess = len(self._left) - self.spec.max_endpoints  # of a name that has others each time
+        for url in list(self._left)[: max(0, excess)]:
+            del self._left[url]
         self._current = dict(latest)
 
     def expire(self, now: float) -> None:

@@ -104,7 +104,7 @@ class Http1Server(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._state = _HEAD
         self._buffer = b""  # an incomplete head, or requests that wait
-        self._body: BodyReader = cast(BodyReader, None)  # set with the state BODY
+        self._body = BodyReader(0)  # another with each state BODY
         self._expects_continue = False
         self._closes_after_reply = False
         self._is_reading = True
@@ -264,9 +264,16 @@ class Http1Server(asyncio.Protocol):
     # Closing
 
     def drain(self) -> None:
-        """Close after the reply under way, or else after the next one, where that comes soon."""
-        self.close_after_reply()
-        self.loop.call_later(_DRAIN_SECONDS, self._close_if_idle)
+        """Close after the reply under way, or else after the next one, where that comes soon. A reply whose head is
+        written has not announced the end: its client may send on at once."""
+        if self._has_begun_reply():
+            self.loop.call_later(_DRAIN_SECONDS, self.drain)
+        else:
+            self.close_after_reply()
+            self.loop.call_later(_DRAIN_SECONDS, self._close_if_idle)
+
+    def _has_begun_reply(self) -> bool:
+        return False
 
     def _close_if_idle(self) -> None:
         if self._state is _HEAD and not self._buffer:

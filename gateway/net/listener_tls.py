@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from time import time
 
 from gateway.net.client_certificate import retire
+from gateway.net.regular_file import read_regular
 from gateway.net.tls_files import TlsFileError, as_files, find_problems, follow, read_certificate
 from gateway.yaml.problems import Severity
 
@@ -100,7 +100,7 @@ class _Pair:
     @classmethod
     def read(cls, cert: str, key: str) -> _Pair:
         """Raises: OSError where the files cannot be read, or do not fit (ssl.SSLError)."""
-        contents = Path(cert).read_bytes(), Path(key).read_bytes()
+        contents = read_regular(cert), read_regular(key)
         with as_files(*contents) as (cert_copy, key_copy):
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_copy, key_copy, password="")
             return cls(*contents, read_certificate(cert_copy).names)
@@ -186,7 +186,7 @@ def _authority(path: str | None) -> bytes:
     """
     if path is None:
         return b""
-    content = Path(path).read_bytes()
+    content = read_regular(path)
     with as_files(content) as (copy,):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(copy)
     return content

@@ -15,6 +15,7 @@ from time import time
 from typing import IO
 from weakref import WeakKeyDictionary
 
+from gateway.net.regular_file import read_regular
 from gateway.yaml.problems import Severity
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def find_problems(
 
 def _used(path: str, name: str, use: Callable[[], object], otherwise: str) -> None:
     try:
-        Path(path).open("rb").close()
+        read_regular(path)
         use()
     except ssl.SSLError as error:
         raise TlsFileError(f"{name} ({path}) {otherwise}") from error

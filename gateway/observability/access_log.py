@@ -19,7 +19,7 @@ _FLUSH_LINES = 500
 class AccessLogEntry:
     """A request that has ended. `reason` is the kind of a failure, empty where an engine answered; `tenant` and `key`,
     which is an id and no secret, are those of a verified caller. `fallback` is why another engine did not answer,
-    empty where none had the request before."""
+    empty where none had the request before; `hedge` is what became of its second attempt, empty where it had none."""
 
     peer: str
     method: str
@@ -35,6 +35,7 @@ class AccessLogEntry:
     tenant: str = ""
     key: str = ""
     fallback: str = ""
+    hedge: str = ""
 
 
 class AccessLog:
@@ -76,6 +77,8 @@ def _as_text(entry: AccessLogEntry) -> str:
     reason = f" {entry.reason}" if entry.reason else ""
     if entry.fallback:
         where += f" fallback={entry.fallback}"
+    if entry.hedge:
+        where += f" hedge={entry.hedge}"
     caller = f" {entry.tenant}/{entry.key}" if entry.tenant else ""
     return (
         f'{_now()} {entry.peer}{caller} "{entry.method} {entry.target}" {entry.status}{reason} '

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gateway.observability.arm_stats import ArmKey, Feedback
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
-from gateway.observability.stats import BudgetUse, RunFacts, ShadowCounts, SourceStatus
+from gateway.observability.stats import BudgetUse, CacheEvents, RunFacts, ShadowCounts, SourceStatus
 from gateway.protocol import prometheus_text
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
@@ -26,6 +26,7 @@ class ExpositionState(CountersSnapshot):
     models: Mapping[tuple[str, str], AdvertisedModels] = field(default_factory=dict)  # the same
     drained: Collection[tuple[str, str]] = ()
     sources: Sequence[SourceStatus] = ()  # of endpoints
+    cache_events: Mapping[str, CacheEvents] = field(default_factory=dict)  # by engine
     rules_number: int = 0
     reloads_ok: int = 0
     reloads_refused: int = 0
@@ -118,6 +119,7 @@ _SERIES = ("route", "arm", "engine", "endpoint")
 _PLACE = ("engine", "endpoint")
 _ARM = ("experiment", "arm")
 _SOURCE = ("engine", "source")
+_ENGINE = ("engine",)
 _FAILURES = ("late", "failed", "refused", "skipped")
 
 
@@ -151,6 +153,18 @@ _REQUESTS = (
         "Requests that went to a fallback engine, by the reason.",
         ("route", "engine", "fallback", "reason"),
         lambda state: state.fallbacks.items(),
+    ),
+    _c(
+        "hedges",
+        "Second attempts of slow inferences: won, lost to the first one, or failed.",
+        ("engine", "outcome"),
+        lambda state: state.hedges.items(),
+    ),
+    _c(
+        "hedges_suppressed",
+        "Slow inferences without a second attempt: request, overloaded, endpoint or budget.",
+        ("engine", "reason"),
+        lambda state: state.hedges_suppressed.items(),
     ),
     _c(
         "endpoint_waits",
@@ -339,6 +353,32 @@ _SOURCE_METRICS = (
         _sources(lambda each: each.answered_at),
     ),
 )
+_PREFIX_METRICS = (
+    _c("prefix_requests", "Requests that were balanced by their prompts.", _ENGINE, _each("prefixes", "requests")),
+    _c(
+        "prefix_followed",
+        "Those that went to an endpoint which has seen the beginning of the prompt.",
+        _ENGINE,
+        _each("prefixes", "followed"),
+    ),
+    _c("prefix_blocks", "Blocks of their prompts.", _ENGINE, _each("prefixes", "blocks")),
+    _c(
+        "prefix_followed_blocks",
+        "Those that the chosen endpoint has seen.",
+        _ENGINE,
+        _each("prefixes", "followed_blocks"),
+    ),
+    _c("kv_events", "Events of an engine's prefix caches.", _ENGINE, _each("cache_events", "events")),
+    _c("kv_event_gaps", "Times that some were lost.", _ENGINE, _each("cache_events", "gaps")),
+    _c("kv_prompts", "Prompts found by the engine's tokens.", _ENGINE, _each("cache_events", "prompts")),
+    _c(
+        "kv_unplaced_blocks",
+        "Cached blocks that follow unknown ones, or for which there is no room.",
+        _ENGINE,
+        _each("cache_events", "unplaced"),
+    ),
+    _g("kv_blocks", "Cached blocks that are known.", _ENGINE, _each("cache_events", "blocks")),
+)
 _SESSION_METRICS = (
     _c("sessions_created", "New sessions.", (), _one("sessions.created")),
     _c("sessions_read", "Sessions that workers have read from Redis.", (), _one("sessions.read")),
@@ -406,6 +446,7 @@ _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ..
     (lambda state: bool(state.budgets), _BUDGET_METRICS),
     (lambda state: True, _ENDPOINT_METRICS),
     (lambda state: bool(state.sources), _SOURCE_METRICS),
+    (lambda state: bool(state.prefixes), _PREFIX_METRICS),
     (lambda state: state.sessions is not None, _SESSION_METRICS),
     (lambda state: state.store is not None, _STORE_METRICS),
     (lambda state: True, _PROCESS_METRICS),

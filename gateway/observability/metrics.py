@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.arms import Arms
-from gateway.observability.stats import LimitSnapshot, OverloadSnapshot, SessionUse, StoreUse, add_up
+from gateway.observability.stats import LimitSnapshot, OverloadSnapshot, PrefixUse, SessionUse, StoreUse, add_up
 from gateway.protocol.engine_load import Load
 from gateway.protocol.prometheus_text import Histogram
 
 # Seconds. From the gateway's own tenth of a millisecond to a long generation.
-LATENCY_BOUNDS = (
+LATENCY_BOUNDS: tuple[float, ...] = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
@@ -134,9 +134,12 @@ class CountersSnapshot:
     sessions: SessionUse | None = None  # None: no worker has reported
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
     overloads: Mapping[str, OverloadSnapshot] = field(default_factory=dict)  # by engine
+    prefixes: Mapping[str, PrefixUse] = field(default_factory=dict)  # the same
     budgets_refused: Mapping[str, int] = field(default_factory=dict)  # requests, by budget
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     fallbacks: Mapping[FallbackKey, int] = field(default_factory=dict)  # requests that went to a fallback
+    hedges: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and outcome
+    hedges_suppressed: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and reason
     endpoint_waits: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and outcome: that waited
     endpoint_waiting: Mapping[str, int] = field(default_factory=dict)  # requests that wait now, by engine
     captures: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by route, and "captured" or why not
@@ -153,9 +156,12 @@ class CountersSnapshot:
                 for name, limit in self.limits.items()
             },
             overloads={name: overload.totals() for name, overload in self.overloads.items()},
+            prefixes=self.prefixes,
             budgets_refused=self.budgets_refused,
             arms=self.arms,
             fallbacks=self.fallbacks,
+            hedges=self.hedges,
+            hedges_suppressed=self.hedges_suppressed,
             endpoint_waits=self.endpoint_waits,
             captures=self.captures,
         )
@@ -178,6 +184,8 @@ class Metrics:
         self.by_key: dict[SeriesKey, RequestSeries] = {}
         self.unrouted = self.series(SeriesKey())
         self.fallbacks: Counter[FallbackKey] = Counter()
+        self.hedges: Counter[tuple[str, str]] = Counter()
+        self.hedges_suppressed: Counter[tuple[str, str]] = Counter()
 
     def merge_gone(self, places: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
         """Add up the series of endpoints that are gone, by engine and URL: addresses that come and go must not fill the

@@ -44,6 +44,27 @@ class StoreUse(StoreCounts):
 
 
 @dataclass(slots=True)
+class PrefixUse:
+    """The requests of an engine with `balance: prefix` since a worker's start, and the blocks of their prompts."""
+
+    requests: int = 0
+    followed: int = 0  # went to an endpoint that has seen the beginning of the prompt
+    blocks: int = 0
+    followed_blocks: int = 0  # that the endpoint has seen
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEvents:
+    """What a gateway has received of one engine's KV events, and knows by them now."""
+
+    events: int = 0
+    gaps: int = 0  # after which an endpoint was begun with anew
+    prompts: int = 0  # of clients, that were joined with the engine's tokens
+    unplaced: int = 0  # stored blocks that follow unknown ones, or found no room
+    blocks: int = 0  # known now
+
+
+@dataclass(slots=True)
 class SessionUse:
     """The sessions of a worker since its start, or of several; `known` are those in its cache now."""
 

@@ -1,7 +1,8 @@
 """What engines report of themselves: readiness, and load in Prometheus' text or in ORCA's reply header.
 
-Sources: the metrics' names are those of vLLM (also before 0.10), SGLang, llama.cpp's server, TGI, Triton and our engine
-host. ORCA: xds.data.orca.v3 and gRPC's proposal A51; the header's forms are Triton's and vLLM's.
+Sources: the metrics' names are those of vLLM (also before 0.10), SGLang, llama.cpp's server, TGI, trtllm-serve (its
+/prometheus/metrics), Triton, Triton's TensorRT-LLM backend and our engine host. ORCA: xds.data.orca.v3 and gRPC's
+proposal A51; the header's forms are Triton's and vLLM's.
 """
 
 from __future__ import annotations
@@ -59,10 +60,18 @@ _METRICS = {
     b"llamacpp:kv_cache_usage_ratio": _KV_USE,
     b"tgi_batch_current_size": _RUNNING,
     b"tgi_queue_size": _WAITING,
+    b"trtllm_num_requests_running": _RUNNING,
+    b"trtllm_num_requests_waiting": _WAITING,
+    b"trtllm_kv_cache_utilization": _KV_USE,
     b"nv_inference_pending_request_count": _WAITING,
     b"pointsman_requests_in_flight": _BOTH,  # our host, beside Triton's pending count
 }
-_METRIC_NAMES = tuple(_METRICS)
+# Metrics of which one label says what a sample counts.
+_METRICS_BY_LABEL = {
+    b"nv_trt_llm_request_metrics": {b'request_type="scheduled"': _RUNNING, b'request_type="waiting"': _WAITING},
+    b"nv_trt_llm_kv_cache_block_metrics": {b'kv_cache_block_type="fraction"': _KV_USE},
+}
+_METRIC_NAMES = (*_METRICS, *_METRICS_BY_LABEL)
 _ENERGY = "energy_joules"
 _ENERGY_NAMES = (f"request_cost.{_ENERGY}", f"named_metrics.{_ENERGY}", _ENERGY)  # by ORCA; where others put it
 _ORCA_NAMES = {
@@ -143,10 +152,14 @@ def _samples(text: bytes) -> Iterator[tuple[str, float]]:
         if line.startswith(_METRIC_NAMES):
             labels = line.rfind(b"}")  # a label's value may have one too, what stands behind the labels has none
             head, parts = line.partition(b"{")[0].split(), line[labels + 1 :].split()
-            what = _METRICS.get(head[0])
+            what = _METRICS.get(head[0]) or _by_label(_METRICS_BY_LABEL.get(head[0], {}), line)
             number = _number(next(iter(parts[0 if labels >= 0 else 1 :]), None))
             if what is not None and number is not None:
                 yield what, number
+
+
+def _by_label(kinds: Mapping[bytes, str], line: bytes) -> str | None:
+    return next((what for label, what in kinds.items() if label in line), None)
 
 
 def _number(value: Any) -> float | None:

@@ -5,6 +5,7 @@ Source: gRPC over HTTP2 (grpc/grpc `doc/PROTOCOL-HTTP2.md`), google/rpc/code.pro
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote_to_bytes
 
 OK = 0
@@ -16,11 +17,20 @@ UNIMPLEMENTED = 12
 INTERNAL = 13
 UNAVAILABLE = 14
 
-_HTTP = (200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401)
+_HTTP: tuple[int, ...] = (200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401)
 
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_UNITS = ((b"n", 1e-9), (b"u", 1e-6), (b"m", 1e-3), (b"S", 1.0), (b"M", 60.0), (b"H", 3600.0))
+_UNITS: tuple[tuple[bytes, float], ...] = (
+    (b"n", 1e-9),
+    (b"u", 1e-6),
+    (b"m", 1e-3),
+    (b"S", 1.0),
+    (b"M", 60.0),
+    (b"H", 3600.0),
+)
 _MAX_DIGITS = 100_000_000
+_MAX_MESSAGE_BYTES = 7000
+_CUT_ESCAPE = re.compile(rb"%.?\Z")
 
 
 def http_status(code: int) -> int:
@@ -51,10 +61,15 @@ def write_timeout(seconds: float) -> bytes:
 
 
 def write_message(text: str) -> bytes:
-    """A `grpc-message`: UTF-8, percent-encoded but for printable ASCII."""
-    return b"".join(
-        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in text.encode("utf-8")
-    ).strip()
+    """A `grpc-message`: UTF-8, percent-encoded but for printable ASCII. The rest of a long text is left out:
+    clients refuse metadata of more than 8 to 16 KiB."""
+    written = b"".join(
+        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        for byte in text[: _MAX_MESSAGE_BYTES + 1].encode("utf-8")
+    )
+    if len(written) > _MAX_MESSAGE_BYTES:
+        written = _CUT_ESCAPE.sub(b"", written[: _MAX_MESSAGE_BYTES - 3]) + b"..."
+    return written.strip()
 
 
 def read_message(value: bytes | None) -> str:

@@ -6,6 +6,7 @@ too: never less than there are values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -44,32 +45,34 @@ class JsonBounds(NamedTuple):
         """The document of a body. Raises: GatewayError(BODY_TOO_LARGE) where it has more; ValueError where it
         is none (`read_json`)."""
         self.check_values(body)
-        document = read_json(body)
-        if len(body) > SHORT_BYTES and _has_more_items(document, self.items):
-            raise self._too_many_items()
-        return document
+        return read_json(body, self._check_document if len(body) > SHORT_BYTES else None)
 
-    def check_values(self, body: bytes, num_numbers: int = 0) -> None:
-        """The same for its values and keys alone; it had so many numbers of tensors, too, of which four count as one
-        value, and an array counts as sixteen."""
+    def check_values(self, body: bytes) -> None:
+        """The same for its values and keys alone."""
+        if len(body) > SHORT_BYTES:
+            self._check_values(_Marks(body), 0)
+
+    def check(self, body: bytes, num_numbers: int = 0) -> None:
+        """The same for values and items; it had so many numbers of tensors, too, of which four count as one value, and
+        an array counts as sixteen. The document is built only where it might have too many items."""
         if len(body) <= SHORT_BYTES and num_numbers <= SHORT_BYTES:
             return
-        most = self.values - num_numbers // 4
-        if _counts_more(body, most) and _counts_more_outside_texts(body, most):
-            what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
-            raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
-
-    def check_items(self, body: bytes) -> None:
-        """The same for its items alone. The document, whose values are within bounds, is built for that only where it
-        might have too many."""
-        if len(body) <= SHORT_BYTES or not _counts_more(body, self.items, _ITEM_MARKS):
-            return
-        if not _counts_more_outside_texts(body, self.items, _ITEM_MARKS):
+        marks = _Marks(body)
+        self._check_values(marks, num_numbers)
+        if len(body) <= SHORT_BYTES or not marks.weigh_more(self.items, _ITEM_MARKS):
             return
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError:
             return  # its reader reports the error
+        self._check_document(document)
+
+    def _check_values(self, marks: _Marks, num_numbers: int) -> None:
+        if marks.weigh_more(self.values - num_numbers // 4, _MARKS):
+            what = f"the body's JSON may have more than the {self.values} values and keys that the gateway reads"
+            raise GatewayError(ErrorKind.BODY_TOO_LARGE, f"{what} (--max-json-values)")
+
+    def _check_document(self, document: Any) -> None:
         if _has_more_items(document, self.items):
             raise self._too_many_items()
 
@@ -86,8 +89,23 @@ class JsonBounds(NamedTuple):
 BOUNDS = JsonBounds()
 
 
-def _counts_more(body: bytes, most: int, marks: tuple[tuple[bytes, int], ...] = _MARKS) -> bool:
-    """Whether the marks of a body weigh more."""
+class _Marks:
+    """The marks of a body, counted in texts too, or without these where that says more."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._outside: bytes | None = None  # what is in no text, once it is known
+
+    def weigh_more(self, most: int, marks: Sequence[tuple[bytes, int]]) -> bool:
+        """Whether they weigh more. A body that has many texts, or escapes, has more if its texts do."""
+        if self._outside is None:
+            if not _weigh_more(self._body, most, marks):
+                return False
+            self._outside = _outside_texts(self._body)
+        return self._outside is None or _weigh_more(self._outside, most, marks)
+
+
+def _weigh_more(body: bytes, most: int, marks: Sequence[tuple[bytes, int]]) -> bool:
     count = 0
     for at in range(0, len(body), _WINDOW_BYTES):
         end = at + _WINDOW_BYTES
@@ -97,15 +115,15 @@ def _counts_more(body: bytes, most: int, marks: tuple[tuple[bytes, int], ...] = 
     return count > most
 
 
-def _counts_more_outside_texts(body: bytes, most: int, marks: tuple[tuple[bytes, int], ...] = _MARKS) -> bool:
-    """The same for what is in no text, where the body has few of them; one that has many has more. Where it is
-    malformed that holds up to there, and no reader reads on."""
+def _outside_texts(body: bytes) -> bytes | None:
+    """What is in no text of a body that has few of them; None of one that has many. Where it is malformed that holds up
+    to there, and no reader reads on."""
     if b"\\" in body:
         if body.count(b"\\") > _MAX_QUOTES:
-            return True
+            return None
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     pieces = body.split(b'"', _MAX_QUOTES)
-    return len(pieces) > _MAX_QUOTES or _counts_more(b"".join(pieces[::2]), most, marks)
+    return b"".join(pieces[::2]) if len(pieces) <= _MAX_QUOTES else None
 
 
 def _has_more_items(document: Any, most: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -23,8 +24,8 @@ _SPELLINGS = re.compile(r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|Inf(?!inity)
 _STANDARD = {"Inf": "Infinity", "-NaN": "NaN"}
 
 
-def read_json(body: bytes) -> Any:
-    """The value of a JSON text.
+def read_json(body: bytes, check: Callable[[Any], None] | None = None) -> Any:
+    """The value of a JSON text. `check` sees it before its keys are looked at, and may raise.
 
     Raises: ValueError where it is none, or has an object with a key twice.
     """
@@ -32,10 +33,15 @@ def read_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         if body.startswith(_BYTE_ORDER_MARK):
-            return read_json(body[len(_BYTE_ORDER_MARK) :])
+            return read_json(body[len(_BYTE_ORDER_MARK) :], check)
         if b"NaN" not in body and b"Inf" not in body:
             raise ValueError(str(error)) from None
-        return _read_numbers(body)
+        value = _read_numbers(body)
+        if check is not None:
+            check(value)
+        return value
+    if check is not None:
+        check(value)
     num_keys = _count_keys(value)
     if body.count(b":") == num_keys:  # usual where no text has one
         return value

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from gateway.protocol.msgpack import packed, unpack
 
 SEQUENCE_BYTES = 8
+# Of media and adapters, in characters
+_MAX_NAME = 1024
 END_OF_REPLAY = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
 
 BlockHash = int | bytes
@@ -68,7 +70,8 @@ def read_batch(payload: bytes) -> list[KvEvent]:
 
 def _read(written: Any) -> KvEvent | None:
     if isinstance(written, dict):
-        kind = _EVENTS.get(written.get("type", ""))
+        name = written.get("type")
+        kind = _EVENTS.get(name) if isinstance(name, str) else None
         fields = {name: written[name] for name in kind._fields if name in written} if kind is not None else {}
     elif _is_array(written, 1):
         kind = _EVENTS.get(written[0]) if isinstance(written[0], str) else None
@@ -91,6 +94,8 @@ def _check(event: KvEvent) -> None:
         return
     if not (isinstance(event.block_hashes, list) and all(isinstance(each, int | bytes) for each in event.block_hashes)):
         raise ValueError("'block_hashes' of a KV event must be an array of integers or bytes")
+    if not (_is_name(event.medium) and isinstance(event.group_idx, int | None)):
+        raise ValueError("'medium' of a KV event must be a text or nil, and 'group_idx' an integer or nil")
     if isinstance(event, BlocksStored):
         tokens = event.token_ids
         if not (isinstance(tokens, list) and all(type(each) is int and 0 <= each < 1 << 31 for each in tokens)):
@@ -99,6 +104,12 @@ def _check(event: KvEvent) -> None:
             raise ValueError("'block_size' of a KV event must be a positive integer")
         if not isinstance(event.parent_block_hash, int | bytes | None):
             raise ValueError("'parent_block_hash' of a KV event must be an integer, bytes or nil")
+        if not _is_name(event.lora_name):
+            raise ValueError("'lora_name' of a KV event must be a text or nil")
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and len(value) <= _MAX_NAME)
 
 
 def _is_array(value: Any, length: int) -> bool:

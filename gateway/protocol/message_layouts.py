@@ -113,6 +113,15 @@ def is_error(message: bytes) -> bool:
     return message[:1] == _ERROR_TAG
 
 
+def error_of(response: bytes) -> bytes:
+    """The text of a response that tells of an error; empty where it is malformed."""
+    try:
+        size, start = read_varint(response, 1)
+    except IndexError:
+        return b""
+    return response[start : start + size]
+
+
 def response_names(message: bytes) -> Names:
     """Whom a response answers; an error tells the request's id at most. Raises: GatewayError(BAD_REQUEST) where it is
     no protobuf message."""

@@ -23,6 +23,11 @@ _MAX_NAME_BYTES = 1024
 _CODE_DIGITS = 32
 
 
+def names_region(request: bytes) -> bool:
+    """Whether a request, of any protocol, may name a region."""
+    return _WORD in request
+
+
 class RegionNames:
     """The names under one secret. An `owner` is what identifies a client."""
 

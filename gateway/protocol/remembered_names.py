@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 # Nothing is remembered of a longer name: as many of them would fill the memory.
@@ -11,16 +11,23 @@ MAX_LENGTH = 256
 _MAX_BYTES = 64 * 1024 * 1024
 
 
-class NameHolder(Protocol):
-    """What remembers names."""
+class NameHolder:
+    """What one head remembers by names: its dictionaries. It lives as long as the head."""
 
-    def forget_names(self) -> None: ...
+    __slots__ = ("__weakref__", "_by_name")
+
+    def __init__(self, *by_name: dict[Any, Any]) -> None:
+        self._by_name = by_name
+
+    def forget_names(self) -> None:
+        for each in self._by_name:
+            each.clear()
 
 
 class RememberedNames:
     """The bytes of all holders of a worker; where they become too many, all holders begin anew."""
 
-    __slots__ = ("_holders", "_max_bytes", "_num_bytes")
+    __slots__ = ("__weakref__", "_holders", "_max_bytes", "_num_bytes")
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -15,11 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.net.circuit_breaker import store_breaker
 from gateway.redis.address import RedisAddress
 from gateway.redis.command import Command, StoreError
+
+if TYPE_CHECKING:
+    from gateway.redis.client import RedisClient
 
 _log = logging.getLogger("gateway.redis")
 
@@ -32,6 +35,8 @@ _MAX_TRIES = 5
 # A reply that has arrived in time may be a few iterations of the event loop away from its caller, and in a busy loop
 # one iteration takes as long as the deadline: Redis was not late then.
 _GRACE_ITERATIONS = 5
+# Bounds a reply of a call whose own timeout is longer than that of replies.
+_PATIENT_SECONDS = 60.0
 
 # Between a failed call and the next, of those that may be repeated.
 _RETRY_SECONDS = 0.02
@@ -65,8 +70,8 @@ class BoundedRedis:
         max_queued: int = 10_000,
         is_quiet: bool = False,
     ) -> None:
-        """`timeout` bounds a reply of calls that continue in the background. `is_quiet` leaves it to another process to
-        log outages; late replies, which depend on this deadline, are logged anyway."""
+        """`timeout` bounds a reply, unless its caller waits longer. `is_quiet` leaves it to another process to log
+        outages; late replies, which depend on this deadline, are logged anyway."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
         from gateway.redis.client import RedisClient
 
@@ -75,6 +80,8 @@ class BoundedRedis:
         self.counts = StoreCounts()
         # As many again for pings, whatever is under way.
         self._client = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
+        self._timeout = timeout
+        self._patient_client: RedisClient | None = None
         self._breaker = store_breaker()
         self._return_callbacks: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []  # calls that wait for the end of an outage
@@ -133,10 +140,11 @@ class BoundedRedis:
             self.counts.skipped += 1
             raise StoreError(f"{self.address} is left alone for a while, since it did not answer")
         has_started = asyncio.Event()
-        call = self._spawn(self._call(commands, has_started))
         timeout = self.deadline if timeout is None else timeout
+        is_patient = timeout > self._timeout
+        call = self._spawn(self._call(commands, has_started, is_patient=is_patient))
         if not await _ends_within(call, timeout):
-            if not has_started.is_set():
+            if is_patient or not has_started.is_set():
                 call.cancel()
             self.counts.late += 1
             self._failed(f"no answer within {timeout * 1000:g} ms (--redis-deadline)", is_late=True)
@@ -183,6 +191,8 @@ class BoundedRedis:
             self._trial.cancel()
         await end(*self._tasks)
         await self._client.close()
+        if self._patient_client is not None:
+            await self._patient_client.close()
 
     # Calling
 
@@ -201,7 +211,9 @@ class BoundedRedis:
             self._waiters.remove(returned)
         return returned.done()
 
-    async def _call(self, commands: Sequence[Command], has_started: asyncio.Event | None = None) -> list[Any]:
+    async def _call(
+        self, commands: Sequence[Command], has_started: asyncio.Event | None = None, *, is_patient: bool = False
+    ) -> list[Any]:
         """Raises: StoreError."""
         async with self._turns:
             if has_started is not None:
@@ -209,7 +221,7 @@ class BoundedRedis:
             self.counts.calls += 1
             started_at = monotonic()
             try:
-                answers = await self._client.call(commands)
+                answers = await (self._patient() if is_patient else self._client).call(commands)
             except StoreError as error:
                 self.counts.failed += 1
                 self._failed(str(error))
@@ -220,6 +232,12 @@ class BoundedRedis:
         if took <= self.deadline:
             self._succeeded()
         return answers
+
+    def _patient(self) -> RedisClient:
+        """The client of calls that wait longer than others for a reply: redis-py has one timeout for a client."""
+        if self._patient_client is None:
+            self._patient_client = type(self._client)(self.address, timeout=_PATIENT_SECONDS, connections=_MAX_CALLS)
+        return self._patient_client
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,6 +9,7 @@ from enum import Enum
 from gateway.config.fallback_specs import FallbackSpec
 from gateway.config.specs import HistorySpec, ReplaySpec
 from gateway.protocol.fallback_reasons import FallbackReason
+from gateway.protocol.hedge_outcome import HedgeOutcome
 from gateway.protocol.operations import Operation
 from gateway.protocol.principal import Principal
 from gateway.protocol.sequence import AnySession
@@ -57,6 +58,7 @@ class Target:
     max_body_bytes: int | None = None  # of a request; None: the gateway's own bound
     fallbacks: tuple[FallbackSpec, ...] = ()  # engines that answer where this one cannot, in order
     stands_in_for: FallbackReason | None = None  # why another engine's requests come here; None: by the rules alone
+    hedge: HedgeOutcome | None = None  # of requests with a second attempt, what became of that
 
     @property
     def destinations(self) -> list[tuple[str, str | None]]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from gateway.config.specs import RulesSpec
-from gateway.control.child import ControlledProcess, run_child
+from gateway.control.child import ControlledProcess, control_socket, run_child
 from gateway.control.messages import ForgetReport, GetCounters, Message, Start, UseReports
 from gateway.dataplane.context.capture import CaptureReader
 from gateway.dataplane.context.data_plane import DataPlane
@@ -104,4 +104,4 @@ def _counters(plane: DataPlane) -> CountersSnapshot:
 def main() -> int:
     with suppress(OSError):
         os.nice(_NICENESS)
-    return run_child(ShadowProcess, "Compares replies of engines")
+    return run_child(ShadowProcess, control_socket("Compares replies of engines"))

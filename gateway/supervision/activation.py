@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -35,9 +35,15 @@ class _Activator:
     backoff: Backoff = field(init=False)
     next_at: float = 0.0
     task: asyncio.Task[None] | None = None
+    has_failed: bool = False
 
     def __post_init__(self) -> None:
         self.backoff = Backoff(_FIRST_PAUSE_SECONDS, self.spec.interval)
+
+    def stays_for(self, spec: ActivatorSpec) -> bool:
+        return spec == self.spec or (
+            not self.has_failed and replace(spec, headers={}) == replace(self.spec, headers={})
+        )
 
 
 class Activations:
@@ -49,13 +55,16 @@ class Activations:
         self._activators: dict[str, _Activator] = {}
 
     def use(self, engines: Mapping[str, EngineSpec]) -> None:
-        """Use the activators of these engines; the pauses of unchanged ones stay."""
+        """Use the activators of these engines; the pauses of unchanged ones stay, and of those with other credentials,
+        unless they have failed."""
         before, self._activators = self._activators, {}
         for name, engine in engines.items():
             if engine.activator is not None:
                 known = before.get(name)
-                is_same = known is not None and known.spec == engine.activator
-                self._activators[name] = known if known is not None and is_same else _Activator(engine.activator)
+                if known is None or not known.stays_for(engine.activator):
+                    known = _Activator(engine.activator)
+                known.spec = engine.activator
+                self._activators[name] = known
 
     def wanted(self, engine: str) -> None:
         """Requests wait for an engine that is down."""
@@ -76,11 +85,11 @@ class Activations:
             if not 200 <= status < 300:
                 raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"it answered with status {status}")
         except (GatewayError, OSError) as error:
-            pause = activator.backoff.failed()
+            pause, activator.has_failed = activator.backoff.failed(), True
             _log.warning("the activator of engine '%s' failed: %s; again in %g s at the earliest", engine, error, pause)
         else:
             activator.backoff.reset()
-            pause = activator.spec.interval
+            pause, activator.has_failed = activator.spec.interval, False
             _log.info("requests wait for engine '%s', and its activator has answered with status %d", engine, status)
         activator.next_at = self._clock() + pause
         activator.task = None

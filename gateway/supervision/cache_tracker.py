@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, KvEventsSpec
 from gateway.control.messages import Message, PromptsSeen, UpdateCachedBlocks
+from gateway.observability.stats import CacheEvents
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.kv_events import SEQUENCE_BYTES
 from gateway.upstream.cached_blocks import BlockChanges, CachedBlocks
@@ -31,6 +32,8 @@ from gateway.upstream.tracked_prefix_index import SeenPrompt
 _log = logging.getLogger(__name__)
 
 _MAX_PROMPTS = 1024  # that wait to be tokenized; more are followed when they are seen again
+_MAX_MESSAGE_BYTES = 16 << 20  # a longer one ends its connection
+_MAX_SOCKETS = 16_000  # three of each endpoint; ZeroMQ's default, 1023, is enough for 340
 _QUEUED_MESSAGES = 10_000  # of one endpoint; those after are replayed, or lost
 _MESSAGES_AT_ONCE = 64  # of one endpoint, before the next one's turn
 _PROMPTS_UNTIL_MATCH = 256  # of which one is found, where the tokenizer is the engine's
@@ -64,6 +67,11 @@ class CacheTracker:
         """Workers have seen these prompts."""
         if (follower := self._followers.get(seen.engine)) is not None:
             follower.add_prompts(seen.prompts)
+
+    @property
+    def counts(self) -> dict[str, CacheEvents]:
+        """What has come, by engine."""
+        return {name: follower.counts for name, follower in self._followers.items()}
 
     async def close(self) -> None:
         followers, self._followers = self._followers, {}
@@ -117,6 +125,11 @@ class CacheFollower(threading.Thread):
                 self._prompts.append(prompt)
         self._wake()
 
+    @property
+    def counts(self) -> CacheEvents:
+        blocks = self._blocks
+        return CacheEvents(blocks.num_events, blocks.num_gaps, blocks.num_joined, blocks.num_unplaced, len(blocks))
+
     def close(self) -> None:
         self._is_stopping = True
         self._wake()
@@ -149,6 +162,7 @@ class CacheFollower(threading.Thread):
         self._max_bytes = compared_bytes(self.prefix)
         self._tokenizer = PromptTokenizer(Path(spec.tokenizer), self.prefix.block_bytes, self._max_bytes)
         with zmq.Context() as context:
+            context.max_sockets = _MAX_SOCKETS
             poller = zmq.Poller()
             poller.register(self._woken, _POLLIN)
             followed: dict[EndpointSpec, Subscription] = {}
@@ -177,6 +191,8 @@ class CacheFollower(threading.Thread):
         endpoints: tuple[EndpointSpec, ...],
         spec: KvEventsSpec,
     ) -> None:
+        import zmq
+
         for gone in followed.keys() - set(endpoints):
             poller.unregister(followed[gone].socket)
             poller.unregister(followed[gone].monitor)
@@ -184,7 +200,13 @@ class CacheFollower(threading.Thread):
         self._blocks.keep(endpoint.url for endpoint in endpoints)
         for endpoint in endpoints:
             if endpoint not in followed:
-                subscription = followed[endpoint] = Subscription(context, endpoint, spec, self._blocks)
+                try:
+                    subscription = Subscription(context, endpoint, spec, self._blocks)
+                except zmq.ZMQError as error:  # no more sockets, an address that is none
+                    what = "the KV events of %s of engine '%s' cannot be followed: %s"
+                    _log.warning(what, endpoint.url, self._engine_name, error)
+                    continue
+                followed[endpoint] = subscription
                 poller.register(subscription.socket, _POLLIN)
                 poller.register(subscription.monitor, _POLLIN)
 
@@ -237,6 +259,7 @@ class Subscription:
         self.socket = context.socket(zmq.SUB)
         self.socket.set_hwm(_QUEUED_MESSAGES)
         self.socket.ipv6 = True
+        self.socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         self.socket.setsockopt(zmq.SUBSCRIBE, spec.topic.encode())
@@ -276,6 +299,7 @@ class Subscription:
         with self._context.socket(zmq.DEALER) as replaying:
             replaying.linger = 0
             replaying.ipv6 = True
+            replaying.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
             replaying.connect(f"tcp://{self._host}:{self._replay_port}")
             replaying.send_multipart((b"", first.to_bytes(SEQUENCE_BYTES, "big")))
             while time.monotonic() < until and replaying.poll(_REPLAY_SECONDS * 1000):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import fields, replace
+from functools import cache
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec, with_endpoints
-from gateway.control.messages import RenameRegions, SetDrained, SetLogLevel, SetWeights
+from gateway.control.forked_child import ForkedChild
+from gateway.control.messages import GetReadiness, RenameRegions, SetDrained, SetLogLevel, SetWeights
 from gateway.discovery.discovery import Discovery, Endpoints
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
@@ -32,7 +34,7 @@ from gateway.supervision.decision_feed import DecisionFeed
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import InferencePort, ReservedPort
 from gateway.supervision.recordings import Recordings
-from gateway.supervision.redis_setup import data_dir_of, redis_of, warn_of_eviction
+from gateway.supervision.redis_setup import data_dir_of, handover_dir, redis_of, warn_of_eviction
 from gateway.supervision.replicas import ReplicaListeners, Replicas
 from gateway.supervision.rule_distribution import RuleSharing
 from gateway.supervision.rule_manager import RuleManager
@@ -48,23 +50,38 @@ from gateway.upstream.health import Findings, Prober
 
 _log = logging.getLogger("pointsman")
 
+# How long the control process waits for Redis: no request does, so `--redis-deadline` is not meant for it.
+_REDIS_SECONDS = 1.0
 # A worker that dies loses what it has counted since the last count.
 _COUNT_SECONDS = 5.0
-# How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
+_READINESS_SECONDS = 2.0  # for workers that are busy, until readiness says no
 _LISTS_SECONDS = 2.0  # for lists of models that may have changed
+# How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
 # The same for sources of endpoints.
 _FIRST_ANSWERS_SECONDS = 5.0
 _DISCOVERY = "discovery"  # drains endpoints that leave their source
 
 
+@cache
+def _version() -> str:
+    from importlib.metadata import version  # which loads a parser of mail
+
+    return version("pointsman")
+
+
 class ControlPlane:
     """Owns the workers, the prober, the rules, the experiments and the shadow process of one gateway."""
 
     def __init__(
-        self, settings: Settings, book: Rulebook, ports: Sequence[ReservedPort], worker_command: Sequence[str]
+        self,
+        settings: Settings,
+        book: Rulebook,
+        ports: Sequence[ReservedPort],
+        worker_command: Sequence[str],
+        forked: list[ForkedChild] | None = None,
     ) -> None:
-        """`book` is open.
+        """`book` is open; `forked` are the first workers.
 
         Raises: ValueError where the settings name no valid Redis or no secret.
         """
@@ -72,12 +89,12 @@ class ControlPlane:
         self.book = book
         self._settings = settings
         address, self._embedded_redis = redis_of(settings)
-        self.store = BoundedRedis(address) if address is not None else None
+        self.store = BoundedRedis(address, deadline=_REDIS_SECONDS) if address is not None else None
         self._prober = Prober(self._health_changed, settings.probe_connections)
         self.discovery = Discovery(self._endpoints_changed)
         self._engine_metrics = EngineMetrics()
         self._cache_tracker = CacheTracker(lambda message: self.workers.send(message))
-        self.workers = WorkerPool(settings, book.rules, ports, worker_command, address)
+        self.workers = WorkerPool(settings, book.rules, ports, worker_command, address, forked=forked)
         self.workers.number = book.number
         self.workers.on_models_changed = self.look_at_models
         self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
@@ -108,6 +125,7 @@ class ControlPlane:
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
         self.digests = ViewerDigests(digest_secret(folder) if shared_secret is None else lambda: shared_secret)
         self.workers.region_secret = region_secret(folder)
+        self.workers.handover = str(handover_dir(folder)) if folder is not None else ""
         if (secret := self.workers.region_secret.stored()) is not None:
             self.workers.set(RenameRegions(secret))
         self.budgets = BudgetLedger(self.workers, self.store, folder, digests=self.digests)
@@ -122,8 +140,9 @@ class ControlPlane:
 
     # Running
 
-    async def start(self) -> None:
-        """Return once the workers serve and the endpoints have been probed, as far as they answer.
+    async def start(self, inherited: Sequence[Sequence[socket.socket]] = ()) -> None:
+        """Return once the workers serve and the endpoints have been probed, as far as they answer. `inherited` are the
+        listening sockets of other workers.
 
         Raises: StartError.
         """
@@ -138,7 +157,7 @@ class ControlPlane:
         await self.budgets.open(self.book.rules.budgets, is_verified=self.book.rules.auth is not None)
         await self.experiments.open(self.book.rules)
         self.shadows.use_rules(self.book.rules, self.book.number)
-        await asyncio.gather(self.shadows.ready(), self.workers.start())
+        await asyncio.gather(self.shadows.ready(), self.workers.start(inherited))
         self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
 
@@ -156,12 +175,19 @@ class ControlPlane:
             self._look_at_redis()
             self.store.on_return(self._look_at_redis)
 
-    async def stop_workers(self) -> None:
-        """Stop at once what serves and records."""
+    async def is_ready(self) -> bool:
+        """Whether readiness says yes in a worker."""
+        return any(await self.workers.query(GetReadiness(), _READINESS_SECONDS))
+
+    async def stop_workers(self, *, leaves_them: bool = False) -> None:
+        """Stop at once what serves and records; `leaves_them`: the workers serve on when this process has ended."""
         for task in self._tasks:
             task.cancel()
         self.recordings.close()
-        await self.workers.close()
+        if leaves_them:
+            self.workers.leave()
+        else:
+            await self.workers.close()
 
     async def close(self) -> None:
         """Stop the rest, after the admin server."""
@@ -331,19 +357,21 @@ class ControlPlane:
     async def exposition(self) -> ExpositionState:
         """All counters, as recent as the workers answer."""
         await self.count()
-        total, book = self.workers.counters.total(), self.book
+        book, counted = self.book, self.workers.counters.total()
+        total = replace(counted, loads={**counted.loads, **self._prober.loads})
         return ExpositionState(
-            **vars(replace(total, loads={**total.loads, **self._prober.loads})),
+            **{each.name: getattr(total, each.name) for each in fields(total)},
             health=self._prober.health,
             models=self._prober.models,
             drained=self.drained,
             sources=self.discovery.statuses(),
+            cache_events=self._cache_tracker.counts,
             rules_number=book.number,
             reloads_ok=book.readings_ok,
             reloads_refused=book.readings_refused,
             workers=self.workers.num_serving,
             worker_restarts=self.workers.restarts,
-            version=version("pointsman"),
+            version=_version(),
             redis_restarts=self._embedded_redis.restarts if self._embedded_redis is not None else 0,
             runs=self.experiments.facts(),
             shadows=self.shadows.counts(),

@@ -93,15 +93,21 @@ class PrivateSocket:
 class ReservedPort:
     """A port that is reserved until it is closed: port 0 is resolved once, and stays ours between two workers.
 
-    `listener` is the socket that workers inherit where they do not bind themselves.
+    `listener` is the socket that workers inherit where they do not bind themselves. `inherited` is a listening socket
+    of the gateway before this one, which serves on the port until it drains.
     """
 
-    def __init__(self, host: str, port: int, option: str) -> None:
-        self._refuse_if_taken(host, port, option)
-        self._socket = _socket(host)
-        if WORKERS_BIND:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        _bind(self._socket, host, port, option)
+    def __init__(self, host: str, port: int, option: str, *, inherited: socket.socket | None = None) -> None:
+        if inherited is not None and not WORKERS_BIND:
+            self._socket = inherited.dup()
+        else:
+            if inherited is None:
+                self._refuse_if_taken(host, port, option)
+            self._socket = _socket(host)
+            if WORKERS_BIND:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            _bind(self._socket, host, port, option)
+        self.address: tuple[object, ...] = self._socket.getsockname()
         self.port: int = self._socket.getsockname()[1]
         self.listener: socket.socket | None = None
         if not WORKERS_BIND:

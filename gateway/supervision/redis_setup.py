@@ -45,6 +45,11 @@ def data_dir_of(settings: Settings) -> Path | None:
         return None
 
 
+def handover_dir(folder: Path) -> Path:
+    """Where the workers of gateways on a data folder offer their listening sockets."""
+    return folder.absolute() / "workers"
+
+
 def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
     """The folder of the versions of these rules. In the user's data folder each set of rule files has one of its own,
     since a user may run many gateways."""

@@ -164,6 +164,6 @@ def _dropped(report: RouteReport | None, route: str, captured: Counter[tuple[str
     """Requests of a route that were not compared, by reason: dropped by the shadow process, or not captured."""
     dropped = Counter(report.dropped) if report is not None else Counter()
     for (name, reason), number in captured.items():
-        if name == route and reason != CAPTURED:
+        if name == route and reason != CAPTURED and number:
             dropped[reason] += number
     return dropped

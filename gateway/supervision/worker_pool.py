@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
 from gateway.control.channel import ChildProcess, encode
+from gateway.control.forked_child import ForkedChild
 from gateway.net.backoff import Backoff
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import CountersSnapshot
@@ -22,6 +24,7 @@ from gateway.observability.stats import LiveRequest
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.address import RedisAddress
+from gateway.supervision.hang_watch import HangWatch
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.stored_secret import region_secret
 from gateway.supervision.worker_counters import WorkerCounters
@@ -65,8 +68,10 @@ class WorkerPool:
         *,
         name: str = "worker",
         counters: WorkerCounters | None = None,
+        forked: list[ForkedChild] | None = None,
     ) -> None:
-        """`ports` are the inference ports, HTTP's first."""
+        """`ports` are the inference ports, HTTP's first. `forked` are processes for the first workers; those that
+        follow are started by `command`."""
         if ports:
             settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._settings = settings
@@ -78,6 +83,7 @@ class WorkerPool:
         self._state: dict[type[messages.Message], messages.Setting] = {}
         self._ports = ports
         self._command = command
+        self._forked = forked if forked is not None else []
         self._redis = redis
         self._name = name
         self._workers: set[ChildProcess] = set()
@@ -87,7 +93,8 @@ class WorkerPool:
         self._replies: dict[tuple[int, ChildProcess], asyncio.Future[Any]] = {}
         self._feedback_tasks: set[asyncio.Task[None]] = set()
         self._token = 0
-        self._unanswered_since: dict[ChildProcess, float] = {}  # queried, without a message since
+        self._hang_watch = HangWatch[ChildProcess](settings.hang_timeout)
+        self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.listeners: list[socket.socket] = [port.listener for port in ports if port.listener is not None]
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
@@ -101,16 +108,20 @@ class WorkerPool:
         self.served = asyncio.Event()  # set once a worker has served
         self.number = 1
         self.captures = ""  # path of the socket for captures
+        self.handover = ""  # folder where workers offer their listening sockets to a later gateway
         self.restarts = 0
         self.counters = counters if counters is not None else WorkerCounters()
 
-    async def start(self) -> None:
-        """Start all; returns when all serve.
+    async def start(self, inherited: Sequence[Sequence[socket.socket]] = ()) -> None:
+        """Start all, with the listening sockets of other workers; returns when all serve.
 
         Raises: StartError.
         """
-        loop = asyncio.get_running_loop()
-        starting = [loop.create_task(self._start_one()) for _ in range(self._settings.workers)]
+        loop, num_workers = asyncio.get_running_loop(), self._settings.workers
+        while inherited and self._forked:
+            self._forked.pop().discard()  # they have no sockets of others
+        shares = [[each for some in inherited[at::num_workers] for each in some] for at in range(num_workers)]
+        starting = [loop.create_task(self._start_one(share)) for share in shares]
         try:
             workers = await asyncio.gather(*starting)
         except BaseException:
@@ -119,11 +130,13 @@ class WorkerPool:
             await asyncio.gather(*starting, return_exceptions=True)
             raise
         self._supervisors = [loop.create_task(self._supervise(worker)) for worker in workers]
+        self._watch_for_hangs()
 
     def start_soon(self) -> None:
         """Start all, and try again where that fails."""
         loop = asyncio.get_running_loop()
         self._supervisors = [loop.create_task(self._supervise(None)) for _ in range(self._settings.workers)]
+        self._watch_for_hangs()
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Use these rules in all workers, present and future."""
@@ -162,7 +175,6 @@ class WorkerPool:
 
     async def count(self) -> None:
         """Bring the counters up to date, as far as the workers answer in time."""
-        self._kill_hung(asyncio.get_running_loop().time())
         await self.query(messages.GetCounters())
 
     async def settle(self) -> None:
@@ -208,8 +220,7 @@ class WorkerPool:
     async def drain(self) -> bool:
         """Let requests in flight end, then stop; False where some worker had to be killed."""
         self._is_stopping = True
-        for supervisor in self._supervisors:
-            supervisor.cancel()
+        self._cancel_tasks()
         self.send(messages.Drain())
         for port in self._ports:
             port.close()  # a shared listener accepts connections while it is open here
@@ -220,12 +231,20 @@ class WorkerPool:
         self.kill()
         return not late
 
+    def leave(self) -> None:
+        """Have the workers serve on when this process has ended."""
+        self._is_stopping = True
+        self._cancel_tasks()
+
     def kill(self) -> None:
         self._is_stopping = True
-        for supervisor in self._supervisors:
-            supervisor.cancel()
+        self._cancel_tasks()
         for worker in self._processes:
             worker.kill()
+
+    def _cancel_tasks(self) -> None:
+        for task in (*self._supervisors, *filter(None, [self._watching])):
+            task.cancel()
 
     async def close(self) -> None:
         """Stop at once; returns when all processes have exited."""
@@ -237,26 +256,32 @@ class WorkerPool:
         for worker in list(self._processes):
             self._has_ended(worker)
 
-    def _kill_hung(self, now: float) -> None:
+    def _watch_for_hangs(self) -> None:
+        if self._settings.hang_timeout:
+            self._watching = asyncio.get_running_loop().create_task(self._kill_hung())
+
+    async def _kill_hung(self) -> None:
         """Kill the workers that have not answered for too long; `_supervise` replaces them."""
-        limit = self._settings.hang_timeout
-        for worker in self._workers:
-            since = self._unanswered_since.setdefault(worker, now)
-            if limit and now - since > limit and self._is_serving(worker):
-                _log.error(
-                    "worker %d has not answered for %g s: it hangs, and is killed; its last line names the request",
-                    worker.pid,
-                    now - since,
-                )
+        loop, watch = asyncio.get_running_loop(), self._hang_watch
+        while True:
+            for worker, seconds in watch.hung(loop.time()):
+                text = "%s %d has not answered for %.1f s: it hangs, and is killed; its last line names the request"
+                _log.error(text, self._name, worker.pid, seconds)
                 worker.kill()
+                watch.answered(worker)  # for the last time
+            watch.queried(filter(self._is_serving, self._workers), loop.time())
+            self.send(messages.Query(0, messages.Ping()))  # whose reply nobody waits for
+            await asyncio.sleep(watch.interval)
 
     def _is_serving(self, worker: ChildProcess) -> bool:
         serving = self._serving.get(worker)
         return serving is not None and serving.done() and not serving.cancelled()
 
-    async def _start_one(self) -> ChildProcess:
-        worker = ChildProcess(self._received, self._command)
-        inherited = tuple(listener.fileno() for listener in self.listeners)
+    async def _start_one(self, listeners: Sequence[socket.socket] = ()) -> ChildProcess:
+        listeners = listeners or self.listeners
+        forked = self._forked.pop() if self._forked and not listeners else None  # forked before there were any
+        worker = ChildProcess(self._received, self._command, forked)
+        inherited = tuple(listener.fileno() for listener in listeners)
         await worker.start(inherited)
         assert worker.ended is not None
         serving = self._serving[worker] = asyncio.get_running_loop().create_future()
@@ -266,7 +291,11 @@ class WorkerPool:
         spending = self.spending()
         state = (*self._state.values(), *((spending,) if spending is not None else ()))
         worker.send(
-            messages.Start(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures)
+            messages.Start(
+                *(self._settings, self._rules, self.number, state, inherited, self._redis, self.captures),
+                handover=self.handover,
+                control_pid=os.getpid(),
+            )
         )
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         seconds = start_seconds(self._rules)
@@ -314,7 +343,7 @@ class WorkerPool:
     def _forget(self, worker: ChildProcess) -> None:
         worker.kill()
         self._workers.discard(worker)
-        self._unanswered_since.pop(worker, None)
+        self._hang_watch.answered(worker)
         self._serving.pop(worker, None)
         for (_, queried), reply in self._replies.items():
             if queried is worker:
@@ -323,7 +352,7 @@ class WorkerPool:
 
     def _received(self, worker: ChildProcess, message: messages.Message) -> None:
         serving = self._serving.get(worker)
-        self._unanswered_since.pop(worker, None)
+        self._hang_watch.answered(worker)
         match message:
             case messages.QueryReply(token, result):
                 # the counters of one that was given up are retired

@@ -1,13 +1,13 @@
 """How many requests one endpoint gets at a time: a limit that follows the latency of its replies. Pure.
 
 The gradient is the latency that is allowed (`tolerance` times that of an unloaded endpoint) over the median of a window
-of replies: below 1 requests wait in the engine, and the limit falls; above 1 it rises. Some headroom is added, so that
-the limit looks for more. The limit falls on its own where the endpoint becomes slower, and rises only as far as it is
-used.
+of replies: below 1 requests wait in the engine, and the limit falls; above 1 it rises, by some headroom more. It falls
+on its own where the endpoint becomes slower, and rises only as far as it is used.
 
 The unloaded latency is that of windows in which the endpoint had few requests. Where there was none for `remeasure`
-seconds and the limit is reached, it falls to `min` until enough replies have come, as long as that costs little time:
-not for replies that take seconds.
+seconds and the limit is reached, it falls until enough replies have come, as long as that costs little time: not for
+replies that take seconds. It falls to `min` the first time, later to half of itself: since the limit is little above
+what the endpoint does at a time, nothing waits there, and the highest class hardly notices.
 
 Sources: Envoy's adaptive concurrency filter (minRTT windows); Netflix's concurrency-limits (Gradient2).
 """
@@ -30,7 +30,7 @@ _MAX_COST = 0.05
 _MAX_MEASURE_SECONDS = 1.0
 _FEWEST_SAMPLES = 5
 # How much of a better latency the unloaded one takes over: windows are noisy.
-_SHARE_OF_BETTER = 0.2
+_SHARE_OF_BETTER = 0.05
 # Measurements of several endpoints and workers are not to happen at the same time.
 _JITTER = 0.2
 _LARGEST_STEP = 2.0
@@ -46,10 +46,12 @@ class AdaptiveLimit:
     __slots__ = (
         "_by_chance",
         "_is_drained",
+        "_is_measured",
         "_known_good",
         "_latencies",
         "_load",
         "_measure_at",
+        "_measures_with",
         "_most_in_flight",
         "_spec",
         "_started_at",
@@ -66,7 +68,9 @@ class AdaptiveLimit:
         self.unloaded_latency = 0.0  # 0 until it is known
         self.is_measuring = False
         self._is_drained = False  # of the requests before the measurement
+        self._is_measured = False  # whether the unloaded latency is one of few requests
         self._measure_at = now
+        self._measures_with = spec.min  # requests at a time
         self._latencies: list[float] = []  # of the window
         self._started_at = now  # the window
         self._most_in_flight = 0  # in the window
@@ -81,14 +85,14 @@ class AdaptiveLimit:
     @property
     def value(self) -> int:
         if self.is_measuring:
-            return self._spec.min
+            return self._measures_with
         return int(min(max(self._value * self._trial.factor, self._spec.min), self._spec.max))
 
     def observe(self, latency: float, in_flight: int, now: float, seconds_each: float) -> None:
         """Count a good reply. `in_flight` are the endpoint's requests with this one; `seconds_each` is what a request
         takes from its start to its end, roughly."""
         if self.is_measuring and not self._is_drained:
-            if in_flight <= self._spec.min:  # replies to what is sent from now on are of an unloaded endpoint
+            if in_flight <= self._measures_with:  # replies to what is sent from now on are of an unloaded endpoint
                 self._is_drained = True
                 self._begin_window(now + 1e-9)
             elif now - self._started_at > self._spec.remeasure * _MAX_COST:  # others keep it busy
@@ -132,17 +136,18 @@ class AdaptiveLimit:
         count, seconds = len(latencies), now - self._started_at
         self._begin_window(now)
         if self.is_measuring:
-            self.unloaded_latency = median
+            self.unloaded_latency, self._is_measured = median, True
             self._end_measurement(now)
             return
         if most <= self._spec.min:  # nothing had to be held back for it
-            self.unloaded_latency = median
+            self.unloaded_latency, self._is_measured = median, True
             self._measure_later(now)
         elif not self.unloaded_latency or median < self.unloaded_latency:
             share = _SHARE_OF_BETTER if self.unloaded_latency else 1.0
             self.unloaded_latency += (median - self.unloaded_latency) * share
         if now >= self._measure_at and is_saturated:
-            cost = seconds_each * (1 + self._spec.samples / self._spec.min)
+            self._measures_with = max(self._spec.min, int(self._value / 2) if self._is_measured else 0)
+            cost = seconds_each * (1 + self._spec.samples / self._measures_with)
             if min(cost, 2 * seconds_each + _MAX_MEASURE_SECONDS) <= self._spec.remeasure * _MAX_COST:
                 self.is_measuring, self._is_drained = True, False
                 self._trial.stop()
@@ -159,7 +164,7 @@ class AdaptiveLimit:
         limit = self._value
         gradient = self._spec.tolerance * self.unloaded_latency / median if median else _LARGEST_STEP
         gradient = min(_LARGEST_STEP, max(1 / _LARGEST_STEP, gradient))
-        wanted = limit * gradient + max(1.0, sqrt(limit) / 2)
+        wanted = limit * gradient + (max(1.0, sqrt(limit) / 2) if gradient >= 1 else 0.0)
         if wanted > limit and most < limit / 2:
             return  # it is not used
         self._set((limit + wanted) / 2)

@@ -4,7 +4,8 @@ Events name blocks of tokens; workers compare blocks of bytes. Prompts that work
 say in which token block each of their byte blocks ends. A byte block is cached at an endpoint while that token block
 and all before it are; so the blocks of tokens are a tree, whose paths are texts.
 
-Pure: no clock, no socket. Memory is bounded by `max_entries` token blocks and as many byte blocks.
+Pure: no clock, no socket. Memory is bounded by `max_entries` token blocks, as many byte blocks, and as many names of
+token blocks at each endpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from gateway.protocol.kv_events import AllBlocksCleared, BlockHash, BlocksRemove
 
 # Prompts that came before the first event, which says how large blocks are.
 _EARLY_PROMPTS = 256
+
+# Each prompt is followed in blocks of each size.
+_MAX_SIZES = 4
+_MAX_ADAPTERS = 1000
+_MAX_PLACES = 16  # of one block
 
 _Place = tuple[str | None, int | None]  # a medium and a group of layers
 # Of a block that was stored before its events were followed: what follows it was stored since.
@@ -69,6 +75,8 @@ class CachedBlocks:
         self._sizes: set[int] = set()  # tokens of a block
         self._early: deque[TokenizedPrompt] = deque(maxlen=_EARLY_PROMPTS)
         self._changes: dict[str, BlockChanges] = {}
+        self.num_events = 0
+        self.num_gaps = 0  # of the streams of events, after which an endpoint was begun with anew
         self.num_unplaced = 0  # stored blocks that follow unknown ones, or found no room
         self.num_joined = 0  # prompts
         self.is_matched = False  # whether a prompt's tokens were found at an endpoint
@@ -87,6 +95,7 @@ class CachedBlocks:
 
     def apply(self, url: str, event: KvEvent) -> None:
         """An endpoint's cache has changed."""
+        self.num_events += 1
         match event:
             case BlocksStored():
                 self._store(url, event)
@@ -164,6 +173,9 @@ class CachedBlocks:
     def _store(self, url: str, event: BlocksStored) -> None:
         size, tokens, parent = event.block_size, event.token_ids, event.parent_block_hash
         if size not in self._sizes:
+            if len(self._sizes) >= _MAX_SIZES:
+                self.num_unplaced += len(event.block_hashes)
+                return
             self._sizes.add(size)
             for prompt in self._early:
                 self._join(prompt, size)
@@ -175,12 +187,14 @@ class CachedBlocks:
         place = event.medium, event.group_idx
         for index, name in enumerate(event.block_hashes):
             ids = tokens[index * size : (index + 1) * size]
-            if block is None or len(ids) < size or self.is_full:
+            if block is None or len(ids) < size or self.is_full or len(names) >= self._max_entries:
                 self.num_unplaced += len(event.block_hashes) - index
                 return
             block = names.get(name) or self._child(block, ids)
             names[name] = block
-            block.holders.setdefault(url, set()).add(place)
+            places = block.holders.setdefault(url, set())
+            if len(places) < _MAX_PLACES:
+                places.add(place)
             before = block.parent
             if before is not None and (before.parent is None or url in before.reached):
                 self._reach(url, block)
@@ -205,8 +219,11 @@ class CachedBlocks:
             self._reach(url, each)
         return last
 
-    def _root(self, adapter: str) -> _TokenBlock:
-        return self._roots.setdefault(adapter, _TokenBlock(None, b""))
+    def _root(self, adapter: str) -> _TokenBlock | None:
+        root = self._roots.get(adapter)
+        if root is None and len(self._roots) < _MAX_ADAPTERS:
+            root = self._roots[adapter] = _TokenBlock(None, b"")
+        return root
 
     def _child(self, parent: _TokenBlock, ids: Sequence[int]) -> _TokenBlock:
         key = _key(ids)

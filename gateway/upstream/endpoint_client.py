@@ -115,11 +115,11 @@ class _Awaited(ABC, Generic[Result]):
 
 
 class _UnaryCall(_Awaited[UnaryReply]):
-    def __init__(self, fields: list[Field], request: bytes) -> None:
+    def __init__(self, fields: list[Field], request: bytes, max_bytes: int) -> None:
         super().__init__()
         self._fields = fields
         self._request = request
-        self._reader = MessageReader(_MAX_MESSAGE_BYTES)
+        self._reader = MessageReader(max_bytes)
         self._message = b""
         self.stream: Stream | None = None
 
@@ -142,7 +142,8 @@ class _UnaryCall(_Awaited[UnaryReply]):
                     raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the endpoint answered with a compressed message")
                 self._message = message
         except GatewayError as error:
-            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message))
+            text = error.message.removesuffix(" (--max-body-bytes)")  # the bound is another one here
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, text))
             return
         stream.credit(len(data))
         if ended:
@@ -213,10 +214,16 @@ class _HttpRequest(_Awaited[tuple[int, str, bytes]]):
 
 
 async def call_unary(
-    endpoint: Endpoint, path: str, message: bytes, *, fields: Iterable[Field] = (), timeout: float | None
+    endpoint: Endpoint,
+    path: str,
+    message: bytes,
+    *,
+    fields: Iterable[Field] = (),
+    timeout: float | None,
+    max_bytes: int = _MAX_MESSAGE_BYTES,
 ) -> UnaryReply:
     """Call a unary method of an endpoint with gRPC. `fields` are further metadata; `timeout` is for the whole call, in
-    seconds, None for none.
+    seconds, None for none; `max_bytes` bounds the reply's message.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE) where no status came.
     """
@@ -230,7 +237,7 @@ async def call_unary(
     ]
     pool = endpoint.streams
     assert pool is not None, f"{endpoint.url} has no gRPC"
-    return await _UnaryCall([*opening, *fields], message).reply(pool, f"{pool.host}:{pool.port}", timeout)
+    return await _UnaryCall([*opening, *fields], message, max_bytes).reply(pool, f"{pool.host}:{pool.port}", timeout)
 
 
 async def fetch(
@@ -246,7 +253,7 @@ async def fetch(
 ) -> HttpReply:
     """Send a REST request or, to an endpoint without REST, the equivalent RPC; `by_grpc`: wherever the endpoint has
     gRPC. `fields` are further ones; `timeout` is for the whole request, in seconds;
-    `max_bytes` bounds the body of a REST reply.
+    `max_bytes` bounds the body of the reply.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
@@ -254,7 +261,8 @@ async def fetch(
     if pool is None or (by_grpc and endpoint.streams is not None):
         fields = [field for field in fields if field[0] not in OF_REST and not field[0].startswith(b"grpc-")]
         rpc, message = rpc_request(method, target.decode("latin-1"), body, of_rpc=by_grpc)
-        call = await call_unary(endpoint, RPCS[rpc].path, message, fields=fields, timeout=timeout)
+        path = RPCS[rpc].path
+        call = await call_unary(endpoint, path, message, fields=fields, timeout=timeout, max_bytes=max_bytes)
         rest = rest_response(rpc, call.message) if call.is_good else rest_error(call.status, call.text)
         return HttpReply(endpoint, rest.status, "application/json", rest.body, call.status if by_grpc else None)
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from time import monotonic
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from gateway.protocol.operations import ApiCall, LlmApi
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.engine_admission import EngineAdmission
+from gateway.upstream.hedging_policy import HedgingPolicy
 from gateway.upstream.locality import Levels, levels_of
 from gateway.upstream.model_map import ModelMap
 from gateway.upstream.prefix_index import PrefixIndex
@@ -78,10 +80,12 @@ class Engine:
         "_base_path",
         "_by_url",
         "_choose",
+        "_declared",
         "_draw",
         "_listed_at",
         "_models",
         "_shares",
+        "_starting",
         "_tls",
         "_weightless",
         "_write_target",
@@ -92,6 +96,7 @@ class Engine:
         "extra_fields",
         "extra_lines",
         "extra_names",
+        "hedging",
         "is_plain",
         "keeps_bodies",
         "levels",
@@ -125,6 +130,7 @@ class Engine:
         self.budget = RetryBudget(spec.retry, monotonic())
         self.moves = RetryBudget(_MOVES, monotonic())
         self.overload: EngineAdmission | None = None  # where it has `overload:`
+        self.hedging: HedgingPolicy | None = None  # where it has `hedging:`
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         # Fields of clients that the engine does not receive, since it declares them or they are not for it
@@ -138,6 +144,7 @@ class Engine:
                 prefixes = (PrefixIndex if spec.prefix.events is None else TrackedPrefixIndex)(spec.prefix)
             self.prefixes = prefixes
         self._listed_at = 0.0
+        self._starting: dict[Endpoint, float] = {}  # of an engine that requests wait for: until when
         self.by_model: ModelMap | None = None
         self._use_endpoints(spec.endpoints, previous)
 
@@ -154,14 +161,25 @@ class Engine:
         self._use_endpoints(specs, before)
         return [endpoint for url, endpoint in before.items() if self._by_url.get(url) is not endpoint]
 
-    def _use_endpoints(self, specs: Sequence[EndpointSpec], previous: Mapping[str, Endpoint]) -> None:
+    def follow(self, successor: Engine) -> None:
+        """Use the endpoints of the engine that has this name in later rules, for requests of the earlier ones that wait
+        for an endpoint."""
+        if _kind(self.spec) == _kind(successor.spec):
+            self._use_endpoints(successor._declared, successor._by_url, successor.spec)
+
+    def _use_endpoints(
+        self, specs: Sequence[EndpointSpec], previous: Mapping[str, Endpoint], spec: EngineSpec | None = None
+    ) -> None:
+        """`spec` declares the endpoints, where it is not this engine's own."""
+        self._declared = specs
         listed = {endpoint.url: endpoint for endpoint in specs}  # one listed twice is one endpoint
-        endpoints = [_endpoint(self.spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
+        endpoints = [_endpoint(spec or self.spec, endpoint, previous.get(url)) for url, endpoint in listed.items()]
         weights = self._shares = shares(list(listed.values()))
         for endpoint in endpoints:
             endpoint.weight = endpoint.share = weights[endpoint.url] if weights is not None else 1.0
         self.endpoints = endpoints
         self._by_url = {endpoint.url: endpoint for endpoint in endpoints}
+        self._starting = {each: until for each, until in self._starting.items() if each in endpoints}
         self._weightless = {url for url, endpoint in listed.items() if not endpoint.weight}
         self.levels: Levels | None = levels_of(self.spec.locality, endpoints, listed.values())
         draw = EVENLY if weights is None else BY_WEIGHT
@@ -248,7 +266,11 @@ class Engine:
         return True
 
     def sweep(self, now: float) -> None:
-        """Forget old refusals; called about once a second."""
+        """Forget old refusals, and use endpoints that have not become ready in time; called about once a second."""
+        for endpoint, until in list(self._starting.items()):
+            if until <= now:
+                del self._starting[endpoint]
+                endpoint.condition = Readiness.UNREADY
         if self.by_model is not None:
             self.by_model.forget_old(now)
             self._use_models()
@@ -262,6 +284,8 @@ class Engine:
 
     def no_endpoint(self, model: ModelName | None, now: float) -> GatewayError:
         """Why `choose` finds none."""
+        if not self.endpoints:  # those of its sources: there may be some later
+            return GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the engine has no endpoint at the moment")
         served = self.serving(model, now)
         if model is not None and not served:
             return GatewayError(ErrorKind.NOT_FOUND, f"no endpoint serves model '{model[0]}'")
@@ -344,14 +368,26 @@ class Engine:
 
     def set_health(self, health: Mapping[Key, Readiness], models: Mapping[Key, AdvertisedModels]) -> None:
         """Take over the probes' findings, by engine and URL; endpoints without one become unknown."""
+        now = monotonic()
         for endpoint in self.endpoints:
             key = self.name, endpoint.url
             condition = health.get(key)
             if condition is Readiness.DOWN and endpoint.condition is not condition:
                 endpoint.renew_connections()  # what is behind its address may be another server when it is back
-            endpoint.condition = condition
             endpoint.models = models.get(key)
+            self.observe(endpoint, condition, now)
         self.lists_changed(self.endpoints)
+
+    def observe(self, endpoint: Endpoint, condition: Readiness | None, now: float) -> None:
+        """Take over a probe's verdict. Where requests wait for an endpoint, one that was down and answers, but is not
+        ready, still starts: it stays down until it is ready, or has a model of V2 that is, for as long as they wait."""
+        if condition is Readiness.UNREADY and endpoint.condition is Readiness.DOWN and self.spec.wait_for_endpoint:
+            until = self._starting.setdefault(endpoint, now + self.spec.wait_for_endpoint)
+            serves = self.spec.protocol.is_v2 and endpoint.models is not None and endpoint.models.names
+            if now < until and not serves:
+                return
+        self._starting.pop(endpoint, None)
+        endpoint.condition = condition
 
     def set_drained(self, drained: Collection[Key]) -> None:
         """These endpoints get no new work; nor do those of weight 0. All others do."""
@@ -361,6 +397,10 @@ class Engine:
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:
             endpoint.close_idle_connections()
+
+
+# What requests were prepared for
+_kind = attrgetter("protocol", "speaks_rest", "speaks_grpc")
 
 
 def _allowed(endpoints: list[Endpoint], now: float) -> list[Endpoint]:

@@ -18,6 +18,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.adaptive_limit import AdaptiveLimit
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.fair_queue import FairQueue, Waiting, Weights
+from gateway.upstream.slow_uploads import SlowUploads, Upload
 
 # How long the sum of the endpoints' limits is valid.
 _CAPACITY_SECONDS = 0.02
@@ -39,7 +40,7 @@ class Refusal(Enum):
     SHED = "shed"  # the worker's event loop is late
 
 
-class AdmissionRequest(Waiting, Protocol):
+class AdmissionRequest(Waiting, Upload, Protocol):
     """A request that wants to be admitted; `wait_until` is the time until which it may wait."""
 
     @property
@@ -77,6 +78,7 @@ class EngineAdmission:
         "_rate",
         "_rate_since",
         "_seconds_each",
+        "_uploads",
         "admitted",
         "class_names",
         "in_flight",
@@ -102,7 +104,8 @@ class EngineAdmission:
         self._rate = 0.0  # requests that end in a second, while others wait; 0 until it is known
         self._rate_since = 0.0
         self._departures = 0
-        self.in_flight = 0
+        self._uploads = SlowUploads()
+        self.in_flight = 0  # requests that the engine has, but for slow uploads
         self.admitted = 0
         self.queued = 0  # requests that had to wait, since the start
         self.refused: Counter[tuple[str, str]] = Counter()  # by class and `Refusal`
@@ -132,10 +135,12 @@ class EngineAdmission:
         """Whether a request may go at once."""
         if self._queue.size:
             return False
-        return self.in_flight < (self._capacity if now < self._fresh_until else self._count_capacity(now))
+        # First the capacity: counting it brings `in_flight` up to date
+        return (self._capacity if now < self._fresh_until else self._count_capacity(now)) > self.in_flight
 
-    def enter(self) -> None:
+    def enter(self, request: Upload, now: float) -> None:
         """A request is admitted."""
+        self._uploads.entered(request, now)
         self.in_flight += 1
         self.admitted += 1
 
@@ -171,8 +176,10 @@ class EngineAdmission:
         """The error for a request that the worker has no time for."""
         return self._refusal(request, Refusal.SHED, 1.0)
 
-    def leave(self, admitted_at: float, now: float) -> None:
+    def leave(self, request: Upload, admitted_at: float, now: float) -> None:
         """An admitted request has ended."""
+        if not self._uploads.left(request):
+            return
         self.in_flight -= 1
         self._departures += 1
         seconds = now - admitted_at
@@ -180,6 +187,11 @@ class EngineAdmission:
             self._seconds_each += (seconds - self._seconds_each) * _EWMA_SHARE
         else:
             self._seconds_each = seconds
+
+    def may_serve(self, now: float) -> bool:
+        """Whether there is room though requests wait: slow uploads have given theirs back."""
+        self.in_flight += self._uploads.count(now)
+        return self._count_capacity(now) > self.in_flight
 
     @property
     def has_waiting(self) -> bool:
@@ -201,9 +213,9 @@ class EngineAdmission:
             self._rate_since, self._departures = now, 0
         self._is_serving = True
         try:
-            while queue.size and self.in_flight < self._count_capacity(now):
+            while queue.size and self._count_capacity(now) > self.in_flight:
                 request = queue.pop(now)
-                self.enter()
+                self.enter(request, now)
                 request.admit()
         finally:
             self._is_serving = False
@@ -246,10 +258,11 @@ class EngineAdmission:
             for endpoint in endpoints:
                 self._limit(endpoint, now).report(endpoint.load, endpoint.in_flight)
             self._fresh_until = now + _CAPACITY_SECONDS
+            self.in_flight += self._uploads.count(now)
         able = [endpoint for endpoint in self._engine.endpoints if endpoint.condition is not Readiness.DOWN]
         serving = [each for each in able if each.takes_new and each.breaker.is_closed] or able
         if serving:
-            self._capacity = sum(self._limits[endpoint].value for endpoint in serving if endpoint in self._limits)
+            self._capacity = sum(self._limit(endpoint, now).value for endpoint in serving)
         else:
             self._capacity = self.in_flight + 1
         return self._capacity

@@ -26,7 +26,7 @@ class KvEventStream:
         self._replay = replay
         self._next: int | None = None  # the number to apply next; None: no batch was applied yet
         self._last_live: int | None = None  # the number of the last batch that came by itself
-        self.num_gaps = 0  # after which the endpoint was begun with anew
+        self.num_unreadable = 0
 
     def connected(self) -> None:
         """The endpoint publishes: what it has stored before is requested."""
@@ -48,8 +48,9 @@ class KvEventStream:
         elif self._next is not None and number > self._next:
             self._catch_up(self._next, number)
             if number > self._next:
-                self.num_gaps += 1
-                _log.warning("%d batches of KV events of %s are lost", number - self._next, self._url)
+                self._blocks.num_gaps += 1
+                if _is_logged(self._blocks.num_gaps):
+                    _log.warning("%d batches of KV events of %s are lost", number - self._next, self._url)
                 self._blocks.clear(self._url)
         if self._next is None or number >= self._next:  # else it has come by a replay
             self._apply(number, payload)
@@ -71,8 +72,16 @@ class KvEventStream:
         try:
             events = read_batch(payload)
         except ValueError as error:
-            _log.warning("a batch of KV events of %s cannot be read: %s", self._url, error)
+            self.num_unreadable += 1
+            if _is_logged(self.num_unreadable):
+                what = "a batch of KV events of %s cannot be read (number %d): %s"
+                _log.warning(what, self._url, self.num_unreadable, error)
             self._blocks.clear(self._url)
             return
         for event in events:
             self._blocks.apply(self._url, event)
+
+
+def _is_logged(number: int) -> bool:
+    """Whether the log has this occurrence: the 1st, 2nd, 4th, 8th, ... An engine may send any number of batches."""
+    return number & (number - 1) == 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gateway.config.engine_specs import ModelsSpec
 from gateway.protocol.advertised_models import AdvertisedModels, ModelName
+from gateway.protocol.remembered_names import MAX_LENGTH
 from gateway.upstream.endpoint import Endpoint
 
 _MAX_CACHED = 4096  # names and versions: clients invent them
@@ -46,6 +47,8 @@ class ModelMap:
 
     def learn(self, model: ModelName, endpoint: Endpoint, now: float) -> None:
         """An endpoint has refused a model."""
+        if len(model[0]) + len(model[1]) > MAX_LENGTH:
+            return
         if len(self._lacks) >= self._spec.max_remembered and model not in self._lacks:
             self._lacks.clear()
         self._lacks.setdefault(model, {})[endpoint] = now + self._spec.remember
@@ -65,9 +68,10 @@ class ModelMap:
             found = [each for each in self._endpoints if each.models is None or each.models.serves(model)]
             if not found and not self._refuses:
                 found = self._endpoints
-            if len(self._by_model) >= _MAX_CACHED:
-                self._by_model.clear()
-            self._by_model[model] = found
+            if len(model[0]) + len(model[1]) <= MAX_LENGTH:
+                if len(self._by_model) >= _MAX_CACHED:
+                    self._by_model.clear()
+                self._by_model[model] = found
         refused = self._lacks.get(model)
         return found if refused is None or not found else self._without(found, refused, now)
 

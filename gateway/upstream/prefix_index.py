@@ -41,6 +41,8 @@ class PrefixIndex:
         self._num_young = 0
         self._turn_at = 0.0
         self._lots: dict[str, int] = {}
+        # Requests, those that followed their prompts, and the same of blocks
+        self.num_requests = self.num_followed = self.num_blocks = self.num_followed_blocks = 0
         self.weights: Mapping[str, float] | None = None  # of endpoints, by URL, relative to their mean; None: all equal
 
     def __len__(self) -> int:
@@ -84,6 +86,10 @@ class PrefixIndex:
             depth, holders = self._longest(near, least, blocks)
             if depth and depth >= len(blocks) * _LEAST_SHARE:
                 equal = holders
+                self.num_followed += 1
+                self.num_followed_blocks += depth
+        self.num_requests += 1
+        self.num_blocks += len(blocks)
         chosen = equal[0]
         if len(equal) > 1:
             if session:

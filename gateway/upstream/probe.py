@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _NO_SUCH_PATH = frozenset({404, 405})
 
 
+# Of any reply to a probe: the control process reads it whole.
+_MAX_BYTES = 8 * 1024 * 1024
 # Where V2 lists a server's models.
 _INDEX_PATH = b"/v2/repository/index"
 
@@ -39,6 +41,7 @@ class EndpointProbe:
         self._timeout = health.timeout
         self._fields = extra_fields(engine)
         self.failure = ""
+        self._is_list_unknown = False  # and the log says why
         self._rpc = None
         if url.startswith("grpc"):
             self._rpc = traits.grpc_check
@@ -75,18 +78,25 @@ class EndpointProbe:
             return Readiness.DOWN
 
     async def models(self) -> AdvertisedModels | None:
-        """The models that it lists; None where it lists none, or the rules do not read its list.
+        """The models that it lists; None where it lists none, its list is too long, or the rules do not read it.
 
         Raises: GatewayError where it does not answer.
         """
-        if self._reads_index:
-            fields, timeout = self._fields, self._timeout
-            reply = await fetch(self._endpoint, "POST", _INDEX_PATH, b"{}", fields=fields, timeout=timeout)
-            return read_index(reply.body) if reply.is_good else None
-        if self._models_path is None or self._rpc is not None:
+        try:
+            if self._reads_index:
+                reply = await self._fetch(self._endpoint, "POST", _INDEX_PATH, b"{}")
+                return read_index(reply.body) if reply.is_good else None
+            if self._models_path is None or self._rpc is not None:
+                return None
+            reply = await self._get(self._endpoint, self._models_path)
+            return read_model_list(reply.body) if reply.is_good else None
+        except GatewayError as error:
+            if error.kind is not ErrorKind.UPSTREAM_PROTOCOL:
+                raise
+            if not self._is_list_unknown:
+                self._is_list_unknown = True
+                _log.warning("the models of %s are not known: %s", self._endpoint.url, error.message)
             return None
-        reply = await self._get(self._endpoint, self._models_path)
-        return read_model_list(reply.body) if reply.is_good else None
 
     async def load(self) -> Load | None:
         """Its load; None where it does not report it, or the rules do not query it."""
@@ -133,11 +143,15 @@ class EndpointProbe:
         """Try again where the reused connection was closed: that is no failure of the engine."""
         target = quote(path, safe=punctuation).encode("ascii")
         try:
-            return await fetch(endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
+            return await self._fetch(endpoint, "GET", target, b"")
         except GatewayError as error:
             if error.kind is not ErrorKind.UPSTREAM_RESET:
                 raise
-            return await fetch(endpoint, "GET", target, b"", fields=self._fields, timeout=self._timeout)
+            return await self._fetch(endpoint, "GET", target, b"")
+
+    async def _fetch(self, endpoint: Endpoint, method: str, target: bytes, body: bytes) -> HttpReply:
+        fields, timeout = self._fields, self._timeout
+        return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout, max_bytes=_MAX_BYTES)
 
 
 def _endpoint(engine: EngineSpec, spec: EndpointSpec) -> Endpoint:

@@ -19,8 +19,9 @@ from gateway.protocol.operations import LlmApi
 from gateway.upstream.cached_blocks import TokenizedPrompt
 from gateway.upstream.prefix_index import checksums_of
 
-# Strings of a JSON text: those of a prompt are found again in what the template prints.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Strings of a JSON text: those of a prompt are found again in what the template prints. One without an end reaches to
+# the end of the text: if it were none, its escaped quotes would be tried one after another.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _LEAST_ANCHOR = 8  # bytes; shorter strings, such as roles, stand in a prompt many times
 _MAX_MISSES = 64  # strings that the text lacks, until no more are looked for
 # Characters of a text for each byte that is compared: tools and escapes stand before what they belong to.

@@ -2,16 +2,19 @@
 
 Latency alone cannot tell a queue from a batch: an engine that forms batches answers later the more requests it has, and
 does more. So while requests wait for it, a trial raises the limit for some windows. Where throughput rises with it, the
-higher limit stays as the floor below which latency does not take the limit. A floor is tried lower as often.
+higher limit stays as the floor below which latency does not take the limit, and a larger step follows. A floor is tried
+lower as often.
 
 The idea is BBR's ProbeBW (Cardwell et al., 2016).
 """
 
 from __future__ import annotations
 
-_STEP = 1.5
-# The change of throughput that makes a step worth while; without any effect it is about 0, in proportion 0.5.
-_WORTH = 0.12
+# Steps of the limit, each with the change of throughput that makes it worth while: without any effect that is about 0.
+# The first step up is so small that the highest class hardly notices a trial that fails.
+_UP = 1.25, 1.07
+_FURTHER_UP = 1.5, 1.12
+_DOWN = 0.8, 0.95
 # Windows of one trial and of what it is compared with: fewer are too noisy.
 _NUM_WINDOWS = 8
 _FIRST_REST_SECONDS = 1.0
@@ -31,6 +34,7 @@ class ThroughputTrial:
         "_rested_at",
         "_seconds",
         "_windows",
+        "_worth",
         "factor",
         "floor",
     )
@@ -43,6 +47,7 @@ class ThroughputTrial:
         self._rested_at = 0.0
         self._base = 0.0  # replies in a second, before the trial
         self._base_limit = 0.0
+        self._worth = 1.0
         self._clear()
 
     def _clear(self) -> None:
@@ -75,17 +80,18 @@ class ThroughputTrial:
         elif now >= self._rested_at:
             self._base, self._base_limit = rate, limit
             has_floor = self.floor >= limit * 0.99
-            self.factor = 1 / _STEP if self._goes_down and has_floor else _STEP
+            self.factor, self._worth = _DOWN if self._goes_down and has_floor else _UP
             self._goes_down = has_floor and not self._goes_down
 
     def _judge(self, rate: float, now: float) -> None:
-        tried, self.factor = self._base_limit * self.factor, 1.0
-        is_higher = tried > self._base_limit
-        if rate > self._base * (1 + _WORTH if is_higher else 1 - _WORTH):
-            self.floor = tried
-        else:
+        factor, self.factor = self.factor, 1.0
+        if rate <= self._base * self._worth:
             self._rest = min(self._rest * 2, _LONGEST_REST_SECONDS)
             self._rested_at = now + self._rest
             return
+        self.floor = self._base_limit * factor
         self._rest = _FIRST_REST_SECONDS
-        self._goes_down = not is_higher
+        self._goes_down = factor < 1
+        if factor > 1:  # on at once, since its throughput is known
+            self._base, self._base_limit = rate, self.floor
+            self.factor, self._worth = _FURTHER_UP

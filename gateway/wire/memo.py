@@ -16,6 +16,9 @@ Value = TypeVar("Value")
 _LONGEST_KEY = 4096
 # Keys that came once are remembered for so many times the values of one generation; a hash takes 60 bytes.
 _SEEN_FACTOR = 4
+# Where so many keys in a row were new, only one of a few is looked up: else each costs a hash and three look-ups.
+_MISSES_IN_A_ROW = 256
+_LOOKED_UP_ONE_OF = 8
 # A cache by names holds this many; longer names are read each time, since as many of them would fill the memory.
 _MAX_NAMES = 4096
 _LONGEST_NAME = 128
@@ -44,10 +47,11 @@ class Memo(Generic[Value]):
 
     Cached values are of two generations: when the young one is full it becomes the old one, from which values in use
     move back. With `on_second_sight` a key is cached when it comes for the second time: most heads have an id or a
-    trace of their own and never come again, and to store them costs more than to read them.
+    trace of their own and never come again, and to store them costs more than to read them. While none comes again, few
+    are looked up.
     """
 
-    __slots__ = ("_old", "_read", "_seen", "_size", "_young")
+    __slots__ = ("_num_missed", "_num_unasked", "_old", "_read", "_seen", "_size", "_young")
 
     def __init__(self, read: Callable[[bytes], Value], size: int = 1024, *, on_second_sight: bool = False) -> None:
         self._read = read
@@ -55,10 +59,18 @@ class Memo(Generic[Value]):
         self._young: dict[bytes, Value] = {}
         self._old: dict[bytes, Value] = {}
         self._seen: set[int] | None = set() if on_second_sight else None  # the doorkeeper: hashes of keys that came
+        self._num_missed = 0  # in a row; counted with a doorkeeper alone
+        self._num_unasked = 0  # keys that are read without being looked up
 
     def __call__(self, key: bytes) -> Value:
+        if self._num_unasked:
+            self._num_unasked -= 1
+            return self._read(key)
         value = self._young.get(key)
-        return value if value is not None else self._look_up_or_read(key)
+        if value is None:
+            return self._look_up_or_read(key)
+        self._num_missed = 0
+        return value
 
     def __repr__(self) -> str:
         return f"<Memo {len(self._young)} young, {len(self._old)} old>"
@@ -74,7 +86,11 @@ class Memo(Generic[Value]):
                 if len(seen) >= self._size * _SEEN_FACTOR:
                     seen.clear()
                 seen.add(mark)
+                self._num_missed += 1
+                if self._num_missed > _MISSES_IN_A_ROW:
+                    self._num_unasked = _LOOKED_UP_ONE_OF - 1
                 return value
+        self._num_missed = 0
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
         self._young[key] = value

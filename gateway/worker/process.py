@@ -1,6 +1,7 @@
 """A worker: the data plane and its listeners, controlled over a socket pair.
 
-Without its control process a worker continues to serve by the last rules and the last health until it gets a signal.
+Without its control process a worker continues to serve by the last rules and the last health until it gets a signal, or
+a later gateway on the same ports takes over.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import secrets
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
-from gateway.control.child import ControlledProcess, run_child
+from gateway.control.child import ControlledProcess, control_socket, run_child
+from gateway.control.handover import HandoverPoint
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.readiness import is_ready
 from gateway.dataplane.context.request_log import DecisionSampler
 from gateway.dataplane.context.worker_counters import counters_in_parts
 from gateway.dataplane.listener import ProtocolDetector
@@ -69,6 +73,8 @@ class Worker(ControlledProcess):
         self._last_token = 0
         self._id = secrets.token_hex(8)
         self._stall_watch: StallWatch | None = None
+        self._handover: HandoverPoint | None = None
+        self._is_alone = False  # without its control process
 
     async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
         with collector_paused():
@@ -94,6 +100,13 @@ class Worker(ControlledProcess):
             await loop.create_server(lambda: ProtocolDetector(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
             for listener in listeners(start)
         ]
+        if start.handover:
+            self._handover = HandoverPoint(
+                [each.fileno() for server in self._servers for each in server.sockets],
+                lambda: 0 if self._is_alone else start.control_pid,
+                self.stopping.set,
+            )
+            self._handover.open(Path(start.handover))
         if store is not None and events is not None:
             await store.open()
             events.start()
@@ -107,6 +120,7 @@ class Worker(ControlledProcess):
         gc.enable()
 
     def control_lost(self) -> None:
+        self._is_alone = True
         if self.plane is None:
             self.stopping.set()
         elif not self.stopping.is_set():
@@ -140,6 +154,8 @@ class Worker(ControlledProcess):
                 return list_requests(plane.connections, os.getpid(), monotonic(), limit)
             case messages.ShareMemory():
                 return True  # the secret has come before
+            case messages.GetReadiness():
+                return is_ready(plane)
             case messages.CancelRequest(id):
                 return cancel_requests(plane.connections, os.getpid(), id)
             case Rating():
@@ -156,6 +172,8 @@ class Worker(ControlledProcess):
                         rate, message.share, message.with_body_facts, message.redacted, self._report
                     )
                 plane.request_log.sample(sampler)
+            case messages.SetUnready():
+                plane.is_unready = True
             case messages.SetSpending(budgets, confirmed):
                 plane.budgets.set_spending(budgets, confirmed.get(self._id, -1))
             case messages.QueryReply(token, is_counted):
@@ -194,6 +212,8 @@ class Worker(ControlledProcess):
         plane = self.plane
         if plane is None:
             return
+        if self._handover is not None:
+            self._handover.close()
         for server in self._servers:
             server.close()
         if self._stall_watch is not None:
@@ -288,7 +308,8 @@ def bind(settings: Settings, port: int) -> socket.socket:
     return listener
 
 
-def main() -> int:
+def main(control: socket.socket | None = None) -> int:
+    """`control` is handed to a forked worker; one that is started has it as an option."""
     gc.disable()  # until it serves
     retain_buffers()
-    return run_child(Worker, "A data-plane process of Pointsman")
+    return run_child(Worker, control or control_socket("A data-plane process of Pointsman"))

@@ -51,12 +51,29 @@ def duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as people write it: the inverse of `duration`."""
+    for unit in ("h", "m", "s", "ms"):
+        number = round(seconds / _SECONDS[unit], 3)
+        if number >= 1 and number.is_integer():
+            return f"{number:.0f}{unit}"
+    return f"{seconds:g}"
+
+
 def size(text: str) -> int:
     """Bytes: `64MiB` (2^20), `1MB` (10^6); a bare number is bytes."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size: write 64MiB, 1MB or a number of bytes")
     return int(match[1]) * _BYTES[match[2]]
+
+
+def size_text(number: int) -> str:
+    """A size as people write it: the inverse of `size`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if number and number % _BYTES[unit] == 0:
+            return f"{number // _BYTES[unit]}{unit}"
+    return str(number)
 
 
 def boolean(text: str) -> bool:

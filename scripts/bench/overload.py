@@ -2,11 +2,14 @@
 
     python scripts/bench/overload.py                 # all proxies, about four minutes
     python scripts/bench/overload.py --only ours     # those whose names contain this
+    python scripts/bench/overload.py --engine paged --only ours      # a real engine; or triton
 
-An engine answers eight requests at a time in 100 ms each. Load is an open loop of three classes: a fifth of its
-capacity, three times its capacity, and a half again. Clients wait for 5 s. Goodput is the share of the engine's
-measured capacity that is answered 200. Recovery is the time from the fall of the load to the last request that fails or
-takes twice the unloaded p99. Writes results/overload.json and overload.png.
+The small engine and the Triton answer eight requests at a time in 100 ms each; the paged engine is that of `pointsman
+llm`, with a model of random weights, and generates eight texts at a time. Load is an open loop of three classes: a
+fifth of the capacity, three times the capacity, and a half again. Clients wait for 5 s. Goodput is the share of the
+capacity that is answered 200; the capacity is the larger of two measurements, before the run and after it. Recovery is
+the time from the fall of the load to the last request that fails or takes twice the unloaded p99. Writes
+results/overload-ENGINE.json and overload-ENGINE.png.
 """
 
 import asyncio
@@ -15,7 +18,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -30,11 +35,11 @@ from rich.table import Table  # noqa: E402
 
 from bench import configs  # noqa: E402
 from bench.openai_proxies import ENGINE, PROXIES, Environment  # noqa: E402
+from bench.overload_engines import ENGINES, OverloadEngine  # noqa: E402
 from bench.overload_load import CLASSES, OpenLoop, Reply, capacity  # noqa: E402
-from bench.processes import SCRIPTS, Children, free_port, raise_file_limit  # noqa: E402
-from bench.programs import Running, Site, start_envoy, start_on_port, start_pointsman  # noqa: E402
+from bench.processes import Children, free_port, raise_file_limit  # noqa: E402
+from bench.programs import Running, Site, start_envoy, start_pointsman  # noqa: E402
 
-SERVERS, SECONDS = 8, 0.1
 PATIENCE = 5.0
 UNLOADED, WARMUP, LOADED, AFTER = 6.0, 8.0, 12.0, 4.0
 
@@ -42,7 +47,7 @@ _RULES = """version: 1
 engines:
   llm:
     endpoints: http://127.0.0.1:{port}
-    protocol: openai
+    protocol: {protocol}
     timeout: 5s
     {overload}
 routes: [{{name: all, engine: llm}}]
@@ -50,12 +55,12 @@ classes: [{{name: urgent}}, {{name: normal}}, {{name: batch}}]
 """
 
 
-def _start_ours(name: str, overload: str, site: Site, engine: int) -> Running:
-    rules = _RULES.format(port=engine, overload=overload)
+def _start_ours(name: str, overload: str, site: Site, engine: int, protocol: str) -> Running:
+    rules = _RULES.format(port=engine, overload=overload, protocol=protocol)
     return start_pointsman(site, rules, lambda ports: {ENGINE: ports["http"]}, name)
 
 
-def _start_envoy(site: Site, engine: int) -> Running:
+def _start_envoy(site: Site, engine: int, protocol: str) -> Running:
     port = free_port()
     listener = configs.envoy_listener("bench", port, [configs.envoy_route("/", "llm")])
     kind = "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency"
@@ -73,12 +78,16 @@ def _start_envoy(site: Site, engine: int) -> Running:
     return start_envoy(site, configs.envoy_document([listener], [configs.envoy_cluster("llm", engine)]), {ENGINE: port})
 
 
-STARTS: dict[str, Callable[[Site, int], Running]] = {
-    "ours without": lambda site, engine: _start_ours("ours-without", "", site, engine),
-    "ours": lambda site, engine: _start_ours("ours", "overload: {}", site, engine),
-    "envoy": PROXIES["envoy"].start,
+def _start_known(name: str, site: Site, engine: int, protocol: str) -> Running:
+    return PROXIES[name].start(site, engine)
+
+
+STARTS: dict[str, Callable[[Site, int, str], Running]] = {
+    "ours without": partial(_start_ours, "ours-without", ""),
+    "ours": partial(_start_ours, "ours", "overload: {}"),
+    "envoy": partial(_start_known, "envoy"),
     "envoy adaptive": _start_envoy,
-    "vllm-router": PROXIES["vllm-router"].start,
+    "vllm-router": partial(_start_known, "vllm-router"),
 }
 
 
@@ -88,6 +97,7 @@ class Outcome:
 
     proxy: str
     capacity: float
+    capacity_after: float
     goodput: float  # share of the capacity
     unloaded_p99: float
     p50: dict[str, float]
@@ -105,7 +115,8 @@ def quantile(values: list[float], share: float) -> float:
     return round(1000 * values[min(len(values) - 1, int(share * len(values)))], 1) if values else 0.0
 
 
-def judge(name: str, most: float, replies: list[Reply], memory: tuple[float, float]) -> Outcome:
+def judge(name: str, found: tuple[float, float], replies: list[Reply], memory: tuple[float, float]) -> Outcome:
+    most = max(found)
     unloaded = [each.seconds for each in replies if 1.0 < each.due < UNLOADED and each.status == 200]
     loaded_at, fallen_at = UNLOADED + WARMUP, UNLOADED + WARMUP + LOADED
     loaded = [each for each in replies if loaded_at < each.due < fallen_at]
@@ -117,7 +128,8 @@ def judge(name: str, most: float, replies: list[Reply], memory: tuple[float, flo
     sent = Counter(each.level for each in loaded)
     return Outcome(
         proxy=name,
-        capacity=round(most, 1),
+        capacity=round(found[0], 1),
+        capacity_after=round(found[1], 1),
         goodput=round(len(ended) / LOADED / most, 3),
         unloaded_p99=normal,
         p50={n: quantile(values, 0.5) for n, values in by_class.items()},
@@ -131,19 +143,23 @@ def judge(name: str, most: float, replies: list[Reply], memory: tuple[float, flo
     )
 
 
-def measure(name: str, site: Site) -> tuple[Outcome, list[Reply]]:
-    port = free_port()
-    module = [sys.executable, "-m", "bench.overload_upstream", str(port), str(SERVERS), str(SECONDS)]
-    start_on_port(site, f"engine-{name}", module, port, {}, {"PYTHONPATH": os.fspath(SCRIPTS)})
-    most = asyncio.run(capacity(port, SERVERS, 4.0))
-    proxy = STARTS[name](site, port)
+def measure(name: str, engine: OverloadEngine, site: Site, stack: ExitStack) -> tuple[Outcome, list[Reply]]:
+    port = engine.start(site, f"engine-{name.replace(' ', '-')}", stack)
+
+    def most_of_engine() -> float:
+        return asyncio.run(capacity(OpenLoop(port, engine.path, engine.body, 60.0), engine.concurrency, 4.0))
+
+    most_of_engine()  # warm up
+    most = most_of_engine()
+    proxy = STARTS[name](site, port, engine.protocol)
 
     def resident() -> float:
         return round(proxy.worker.memory_info().rss / 1e6, 1) if proxy.worker is not None else 0.0
 
-    load, before = OpenLoop(proxy.ports[ENGINE], PATIENCE), resident()
+    load, before = OpenLoop(proxy.ports[ENGINE], engine.path, engine.body, PATIENCE), resident()
     asyncio.run(load.run([(UNLOADED, most / 5), (WARMUP + LOADED, 3 * most), (AFTER, most / 2)]))
-    return judge(name, most, load.replies, (before, resident())), load.replies
+    memory = before, resident()
+    return judge(name, (most, most_of_engine()), load.replies, memory), load.replies
 
 
 def plot(replies: dict[str, list[Reply]], outcomes: list[Outcome], path: Path) -> None:
@@ -185,6 +201,7 @@ def table(outcomes: list[Outcome]) -> Table:
 
 
 def main(
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "small",
     only: Annotated[str, typer.Option(help="Only proxies whose names contain this.")] = "",
     routers: Annotated[Path | None, typer.Option(help="A virtual environment with vllm-router.")] = None,
 ) -> None:
@@ -202,15 +219,15 @@ def main(
         if name in PROXIES and PROXIES[name].find() is None:
             print(f"{name} is not installed: {PROXIES[name].how_to_get}")
             continue
-        with TemporaryDirectory() as folder, Children(Path(folder)) as children:
-            outcome, replies[name] = measure(name, Site(children, Path(folder), None))
+        with TemporaryDirectory() as folder, Children(Path(folder)) as children, ExitStack() as stack:
+            outcome, replies[name] = measure(name, ENGINES[engine], Site(children, Path(folder), None), stack)
         outcomes.append(outcome)
         Console(width=200).print(table([outcome]))
     results = Path(__file__).parent / "results"
     results.mkdir(exist_ok=True)
     document: dict[str, Any] = {"load": os.getloadavg(), "outcomes": [asdict(each) for each in outcomes]}
-    (results / "overload.json").write_text(json.dumps(document, indent=1))
-    plot(replies, outcomes, results / "overload.png")
+    (results / f"overload-{engine}.json").write_text(json.dumps(document, indent=1))
+    plot(replies, outcomes, results / f"overload-{engine}.png")
     Console(width=200).print(table(outcomes))
 
 

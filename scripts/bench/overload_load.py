@@ -3,12 +3,11 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 CLASSES = ("urgent", "normal", "batch")
 _SHARES = (0.2, 0.3, 0.5)
-_BODY = b'{"model":"m","messages":[{"role":"user","content":"Is it overloaded?"}]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,11 @@ class Reply:
 
 @dataclass(slots=True)
 class OpenLoop:
-    """Sends to one port; a request without an idle connection opens one."""
+    """Sends to a path of one port; a request without an idle connection opens one."""
 
     port: int
+    path: str
+    body: Callable[[], bytes]
     patience: float  # seconds
     replies: list[Reply] = field(default_factory=list)
     _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
@@ -59,9 +60,10 @@ class OpenLoop:
                     reader, writer = self._idle.pop()
                 else:
                     reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-                fields = f"x-request-class: {CLASSES[level]}\r\ncontent-length: {len(_BODY)}\r\n\r\n"
-                writer.write((head + fields).encode() + _BODY)
+                body = self.body()
+                head = f"POST {self.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+                fields = f"x-request-class: {CLASSES[level]}\r\ncontent-length: {len(body)}\r\n\r\n"
+                writer.write((head + fields).encode() + body)
                 status = await _status(reader)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             if writer is not None:
@@ -82,9 +84,8 @@ async def _status(reader: asyncio.StreamReader) -> int:
     return int(head[9:12])
 
 
-async def capacity(port: int, connections: int, seconds: float) -> float:
+async def capacity(load: OpenLoop, connections: int, seconds: float) -> float:
     """The replies in a second that as many connections as the engine has servers get, each one request at a time."""
-    load = OpenLoop(port, 60.0)
     ends = time.monotonic() + seconds
 
     async def repeat() -> None:

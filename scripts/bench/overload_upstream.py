@@ -1,8 +1,9 @@
 """An engine of known capacity: so many requests at a time, each of which takes about so long; others wait in order.
 
-    python -m bench.overload_upstream PORT SERVERS SECONDS
+    python -m bench.overload_upstream PORT SERVERS SECONDS [STALLS STALL_SECONDS]
 
-It answers every POST with a short JSON document, and every GET at once.
+A share STALLS of the requests takes STALL_SECONDS more. It answers every POST with a short JSON document, and every GET
+at once.
 """
 
 import asyncio
@@ -21,9 +22,10 @@ def _reply(body: bytes) -> bytes:
 
 
 class UpstreamEngine:
-    def __init__(self, servers: int, seconds: float) -> None:
+    def __init__(self, servers: int, seconds: float, stalls: float, stall_seconds: float) -> None:
         self._free = asyncio.Semaphore(servers)
         self._seconds = seconds
+        self._stalls, self._stall_seconds = stalls, stall_seconds
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -33,7 +35,8 @@ class UpstreamEngine:
                     length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
                     await reader.readexactly(length)
                     async with self._free:
-                        await asyncio.sleep(self._seconds * random.uniform(0.75, 1.25))
+                        stall = self._stall_seconds if random.random() < self._stalls else 0.0
+                        await asyncio.sleep(self._seconds * random.uniform(0.75, 1.25) + stall)
                     writer.write(_reply(_ANSWER))
                 else:
                     writer.write(_reply(_MODELS))
@@ -41,11 +44,11 @@ class UpstreamEngine:
             writer.close()
 
 
-async def main(port: int, servers: int, seconds: float) -> None:
-    engine = UpstreamEngine(servers, seconds)
+async def main(port: int, servers: int, seconds: float, stalls: float = 0.0, stall_seconds: float = 0.0) -> None:
+    engine = UpstreamEngine(servers, seconds, stalls, stall_seconds)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:])))

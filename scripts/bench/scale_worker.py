@@ -50,8 +50,8 @@ class TickingWorker(process.Worker):
 
 
 def main() -> int:
+    process.Worker = TickingWorker  # type: ignore[misc]  # of forked workers, too
     if sys.argv[1:2] == ["--control-fd"]:
-        process.Worker = TickingWorker  # type: ignore[misc]
         return process.main()
     command = (sys.executable, "-m", "bench.scale_worker")
     supervisor.Supervisor.__init__.__kwdefaults__["worker_command"] = command

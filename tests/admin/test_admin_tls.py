@@ -3,7 +3,6 @@
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.support.command_line import pointsman
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -31,8 +31,7 @@ class Site:
         return f"https://127.0.0.1:{self.gateway.admin_port}"
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway", "engines", "--admin", self.url, *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return pointsman("engines", "--admin", self.url, *options)
 
     def context(self) -> ssl.SSLContext:
         trusting = ssl.create_default_context()
@@ -63,14 +62,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_the_admin_port_has_tls(site: Site) -> None:
     """Calls go by HTTPS, and need the key as before; plain HTTP and callers without a certificate get nothing."""
     auth = ("any", site.gateway.admin_key)
-    with httpx.Client(verify=site.context(), trust_env=False) as client:
+    with httpx.Client(verify=site.context(), trust_env=False, timeout=120) as client:
         assert client.get(f"{site.url}/engines", auth=auth).status_code == 200
         assert client.get(f"{site.url}/engines").status_code == 401
         assert client.get(f"{site.url}/metrics").status_code == 200
     unknown = ssl.create_default_context()
     site.authority.configure_trust(unknown)
     for url in (site.url, site.gateway.page_url):
-        with httpx.Client(verify=unknown, trust_env=False) as client, pytest.raises(httpx.TransportError):
+        with httpx.Client(verify=unknown, trust_env=False, timeout=120) as client, pytest.raises(httpx.TransportError):
             client.get(f"{url}/engines", auth=auth)
     assert f"page       {site.url}/" in site.gateway.log()
 

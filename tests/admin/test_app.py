@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from gateway.admin.access import Access
 from gateway.admin.app import make_app
-from gateway.admin.auth import Access
 from gateway.admin.local_key import LocalKey
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec

@@ -11,16 +11,17 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from starlette.types import Message
 
-from gateway.admin import auth, keyring
+from gateway.admin import keyring
+from gateway.admin.access import Access
 from gateway.admin.api_keys import KeysError, Role, entry_fields, make_key, read_keys
 from gateway.admin.app import make_app
-from gateway.admin.audit import AuditFile
-from gateway.admin.auth import Access, admin, operator, viewer
+from gateway.admin.audit_log import AuditFile
+from gateway.admin.auth import admin, operator, viewer
 from gateway.admin.keyring import Attempts, Keyring, TooManyAttemptsError
 from tests.admin.test_app import ACCESS, BASE, State
 
 # Open to load balancers and monitoring, and to browsers with a one-time token.
-OPEN = {"/metrics", "/healthz", "/sign-in"}
+OPEN = {"/metrics", "/healthz", "/readyz", "/sign-in"}
 
 
 def write_keys(path: Path, **roles: Role) -> dict[str, str]:
@@ -320,7 +321,7 @@ def test_a_key_may_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (tmp_path / "keys.yaml").read_text()
     (tmp_path / "keys.yaml").write_text(text + "  expires: 2027-01-31\n")
     now = [datetime(2027, 1, 30, 23, 59, tzinfo=UTC).timestamp()]
-    monkeypatch.setattr(auth, "time", lambda: now[0])
+    monkeypatch.setattr("gateway.admin.access.time", lambda: now[0])
     access = Access(Keyring(tmp_path / "keys.yaml"))
     client = TestClient(make_app(State(), access))
     assert client.get("/engines", headers=bearer(key)).status_code == 200

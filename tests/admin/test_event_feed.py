@@ -187,7 +187,7 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
         gateway = start_gateway(RULES.format(url=engine.url), workers=2, extra_args=options)
         assert plain_http.get(f"{gateway.admin_url}/events").status_code == 401
         with plain_http.stream(
-            "GET", f"{gateway.admin_url}/events", headers=bearer(keys["vera"]), timeout=60
+            "GET", f"{gateway.admin_url}/events", headers=bearer(keys["vera"]), timeout=120
         ) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             data = (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: "))
@@ -219,6 +219,6 @@ def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
     eventually(lambda: len(received) >= 3)
     gateway.stop()
     for listener in listeners:
-        listener.join(30)
+        listener.join(120)
         assert not listener.is_alive()
     assert "exceeded" not in gateway.log() and "Cancel" not in gateway.log()

@@ -21,10 +21,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin import local_key
+from gateway.admin.access import Access
 from gateway.admin.api_keys import Role
 from gateway.admin.app import make_app
-from gateway.admin.audit import AuditFile
-from gateway.admin.auth import Access
+from gateway.admin.audit_log import AuditFile
 from gateway.admin.keyring import Keyring
 from gateway.admin.local_key import LocalKey
 from gateway.cli.admin_client import Gateway
@@ -32,6 +32,7 @@ from gateway.config.settings import Settings
 from tests.admin.test_app import ACCESS, KEY, State
 from tests.admin.test_auth import write_keys
 from tests.support import plain_http
+from tests.support.command_line import pointsman
 from tests.support.servers import GatewayProcess
 
 RULES = "{version: 1, engines: {it: {endpoints: ['http://127.0.0.1:1']}}, routes: [{name: all, engine: it}]}"
@@ -44,11 +45,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     server = GatewayProcess.start(RULES, tmp_path_factory.mktemp("g")).wait_ready()
     yield server
     server.stop()
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_no_other_user_of_this_host_is_an_admin(gateway: GatewayProcess) -> None:
@@ -95,15 +91,15 @@ def test_commands_of_its_user_need_no_key(gateway: GatewayProcess) -> None:
     own = ["--admin", gateway.page_url, "--data-dir", str(gateway.data_dir)]
     socket = gateway.data_dir / f"admin-{gateway.admin_port}.sock"
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
-    assert "127.0.0.1:1" in run("engines", *own).stdout
+    assert "127.0.0.1:1" in pointsman("engines", *own).stdout
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url=NO_KEY) as client:
         assert client.get("/whoami").json() == {"name": "local", "role": "admin"}
     socket.rename(socket.with_suffix(".away"))
     try:
-        assert "127.0.0.1:1" in run("engines", *own).stdout
+        assert "127.0.0.1:1" in pointsman("engines", *own).stdout
     finally:
         socket.with_suffix(".away").rename(socket)
-    other = run("engines", "--admin", gateway.page_url, "--data-dir", str(gateway.data_dir / "none"))
+    other = pointsman("engines", "--admin", gateway.page_url, "--data-dir", str(gateway.data_dir / "none"))
     assert (other.returncode, "asks for a key" in other.stderr) == (1, True)
 
 
@@ -121,7 +117,7 @@ def test_a_key_goes_to_no_other_host(tmp_path: Path) -> None:
 
 def test_a_link_signs_in_once(gateway: GatewayProcess) -> None:
     """`pointsman page` prints a link; its token opens one session, whose key does what the gateway's does."""
-    link = run("page", "--admin", gateway.page_url, "--data-dir", str(gateway.data_dir)).stdout.strip()
+    link = pointsman("page", "--admin", gateway.page_url, "--data-dir", str(gateway.data_dir)).stdout.strip()
     address, token = link.split("/#token=")
     assert address == gateway.page_url
     opened = plain_http.post(f"{address}/sign-in", json={"token": token}).json()

@@ -1,7 +1,6 @@
 """Models of the fleet: their readiness, and loading and unloading on all replicas, with real Tritons."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from gateway.demo.triton import TritonProcess
 from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
+from tests.support.command_line import pointsman
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -21,11 +21,11 @@ RULES = """
 version: 1
 engines:
   cuda:
-    health: {{interval: 200ms}}
+    health: {{interval: 200ms, timeout: 60s}}
     endpoints: ['{one}', '{two}']
   spare: {{endpoints: ['{two}']}}
   grpc: {{endpoints: ['grpc://127.0.0.1:{port}']}}
-  texts: {{protocol: openai, endpoints: ['{llm}'], health: {{interval: 200ms}}}}
+  texts: {{protocol: openai, endpoints: ['{llm}'], health: {{interval: 200ms, timeout: 60s}}}}
 routes:
   - {{name: renamed, match: {{model: sum}}, engine: cuda, model: {model}}}
   - {{name: texts, match: {{model: {text}}}, engine: texts}}
@@ -52,7 +52,7 @@ def test_a_model_is_loaded_at_all_replicas(
         urls = {"one": f"http://127.0.0.1:{triton.http_port}", "two": f"http://127.0.0.1:{other.http_port}"}
         rules = RULES.format(**urls, port=triton.grpc_port, llm=llm.http_url, model=NAME, text=MODEL)
         gateway = start_gateway(rules)
-        api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+        api = httpx.Client(base_url=gateway.admin_url, timeout=120)
 
         def model(name: str) -> dict[str, Any]:
             found = {each["name"]: each for each in api.get("/models").json()["models"]}
@@ -106,7 +106,7 @@ engines: {{it: {{endpoints: ['http://127.0.0.1:{triton.http_port}', 'http://127.
 routes: [{{name: all, engine: it}}]
 """
     gateway = start_gateway(rules)
-    api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=120)
     refused = api.post(f"/models/{NAME}/load", json={})
     assert (refused.status_code, refused.json()["succeeded"]) == (409, 1)
     assert refused.json()["detail"] == f"load of model '{NAME}': 1 of 2 endpoints have done it, 2 were needed"
@@ -135,11 +135,10 @@ engines:
 routes: [{{name: all, engine: it}}]
 """
     gateway = start_gateway(rules)
-    api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=120)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway", "engine-settings", *arguments, "--admin", gateway.admin_url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return pointsman("engine-settings", *arguments, "--admin", gateway.admin_url)
 
     (before,) = api.get("/engines/it/settings/logging").json()["endpoints"]
     assert (before["ok"], before["settings"]["log_verbose_level"]) == (True, 0)

@@ -8,8 +8,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from gateway.admin.access import Access
 from gateway.admin.api_keys import Role
-from gateway.admin.auth import Access, AuthMiddleware
+from gateway.admin.auth import AuthMiddleware
 from gateway.admin.errors import add_errors
 from gateway.admin.keyring import Keyring
 from gateway.admin.rule_trials import add_rule_trials
@@ -119,6 +120,7 @@ def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
         "endpoints": ["http://b:1"],
         "lacking": [],
         "fallbacks": [],
+        "hedging": None,
         "session": None,
         "limits": ["crowd"],
         "budgets": [],

@@ -37,7 +37,7 @@ def play(
         while not served.started:
             await asyncio.sleep(0.01)
         try:
-            await asyncio.wait_for(scene(partial(asyncio.open_connection, *listening.getsockname())), 60)
+            await asyncio.wait_for(scene(partial(asyncio.open_connection, *listening.getsockname())), 120)
         finally:
             served.stop()
             await serving

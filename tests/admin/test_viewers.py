@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from gateway.admin.access import Access
 from gateway.admin.api_keys import Role
 from gateway.admin.app import make_app
-from gateway.admin.auth import Access
 from gateway.admin.keyring import Keyring
 from gateway.config.rules import load_texts
 from gateway.protocol.credentials import digest_of, is_credential

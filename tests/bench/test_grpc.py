@@ -102,7 +102,7 @@ def test_canned_keeps_windows(port: int, window_bytes: int) -> None:
     )
     client.initiate_connection()
     body, trailers = b"", None
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         client.send_headers(1, _head(exchange.path))
         left = framed(exchange.request)
         while trailers is None:

@@ -63,7 +63,7 @@ def test_the_engine_wants_the_model_renamed(engine: int) -> None:
 
 def test_the_engine_speaks_generate(engine: int) -> None:
     """Triton's generate_stream brings the same number of tokens, under the name from its metadata."""
-    connection = http.client.HTTPConnection("127.0.0.1", engine, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", engine, timeout=120)
     connection.request("GET", f"/v2/models/{messages.ON_TRITON}")
     assert b'"text_output"' in connection.getresponse().read()
     connection.request("POST", messages.GENERATE_PATH, b"{}")

@@ -60,7 +60,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def _keep_asking(url: str, stop: threading.Event) -> None:
-    with httpx.Client(base_url=url, timeout=10) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         number = 0
         while not stop.wait(_PAUSE_SECONDS):
             number += 1

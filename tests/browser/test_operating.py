@@ -33,7 +33,7 @@ def under_way(fleet: Fleet, model: str) -> Iterator[list[httpx.Response]]:
     asking = threading.Thread(target=lambda: answers.append(ask(fleet, path, **{"x-sleep": "20"})))
     asking.start()
     yield answers
-    asking.join(30)
+    asking.join(120)
 
 
 def is_unhurt(page: Any) -> bool:

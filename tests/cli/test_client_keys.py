@@ -1,8 +1,6 @@
 """`pointsman keys client`, and a gateway that applies changes of the file."""
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from gateway.cli.client_keys import app
 from gateway.config.auth import read_key_file
 from gateway.yaml.readers import Reading
 from tests.support import plain_http
+from tests.support.command_line import pointsman
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
 from tests.support.shared_redis import redis_server, shared_server
@@ -63,8 +62,9 @@ def test_a_gateway_applies_changes_of_the_file(tmp_path: Path, start_gateway: Ca
     file = tmp_path / "gateway-0" / "keys" / "clients.yaml"
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "gateway", "keys", "client", *arguments, "--file", str(file)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+        done = pointsman("keys", "client", *arguments, "--file", str(file))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     file.parent.mkdir(parents=True)
     file.write_text("# nobody yet\n")
@@ -91,7 +91,7 @@ def test_a_gateway_applies_changes_in_redis(
     gateway = start_gateway(rules, redis=redis_server.url, workers=2)
     with contextlib.ExitStack() as stack:
         base = f"http://127.0.0.1:{gateway.http_port}"
-        clients = [stack.enter_context(httpx.Client(base_url=base, timeout=60)) for _ in range(8)]
+        clients = [stack.enter_context(httpx.Client(base_url=base, timeout=120)) for _ in range(8)]
 
         def statuses(key: str) -> set[int]:
             return {client.get("/v2", headers={"x-api-key": key}).status_code for client in clients}

@@ -387,9 +387,69 @@ def test_fallbacks_are_shown(app: typer.Typer, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(FALLBACKS)
     result = CliRunner().invoke(app, [str(path), "--model", "m"], standalone_mode=False)
-    assert result.output.splitlines()[-1] == (
-        "where that engine cannot answer: b (down, overloaded, deadline, 5xx, 429), then a as wide (context_length)"
-    )
+    assert result.output.splitlines()[-2:] == [
+        "where that engine cannot answer: b (down, overloaded, deadline, 5xx, 429), then a as wide (context_length)",
+        "not known here: which endpoints are up, drained or busy; whether a fallback answers (a running gateway's page "
+        "shows it)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (
+            ["--model", "chat", "--tenant", "acme"],
+            [
+                "levels: dns:localhost:8500 (zone a); then http://127.0.0.1:8501 (zone b); then http://127.0.0.1:8502 "
+                "(a part goes to the next level where less than 70% of a level is healthy; the gateway's zone is a)",
+                "overload: as many requests at a time as the endpoints can do; of others, up to 1000 requests wait up "
+                "to 1 s in each worker",
+                "class: interactive, of interactive, batch; the body may ask for a lower one",
+                "not known here: which endpoints are up, drained or busy; which endpoints its sources have; which of "
+                "them list chat, and get it; whether a fallback answers (a running gateway's page shows it)",
+            ],
+        ),
+        (
+            ["--model", "chat", "--tenant", "acme", "--header", "x-request-class: batch"],
+            ["class: batch, of interactive, batch; the body may ask for a lower one"],
+        ),
+        (["--model", "chat"], ["class: batch, of interactive, batch; the body may ask for a lower one"]),
+        (
+            ["--model", "other"],
+            [
+                "waits: up to 60 s while no endpoint is up",
+                "not known here: which endpoints are up, drained or busy (a running gateway's page shows it)",
+            ],
+        ),
+    ],
+)
+def test_what_decides_on_the_endpoint_is_shown(options: list[str], lines: list[str], app: typer.Typer) -> None:
+    """Levels, overload, the caller's class and waiting are shown as the rules have them, and what only a running
+    gateway knows is named."""
+    rules = Path("routing_rules/availability.yaml")
+    output = CliRunner().invoke(app, [str(rules), "--protocol", "openai", *options], standalone_mode=False).output
+    assert [line for line in output.splitlines() if line in lines] == lines
+
+
+def test_unknown_models_are_shown(app: typer.Typer, tmp_path: Path) -> None:
+    """Where endpoints list their models and others are refused, explain says so, by the name at the engine."""
+    path = tmp_path / "rules.yaml"
+    engine = "{endpoints: ['http://a:1'], models: {unknown: refuse}}"
+    path.write_text(f"version: 1\nengines: {{it: {engine}}}\nroutes: [{{name: all, engine: it, model: wide}}]\n")
+    output = CliRunner().invoke(app, [str(path), "--model", "m"], standalone_mode=False).output
+    assert "404 where all endpoints list their models, and none lists wide (models.unknown: refuse)" in output
+
+
+def test_hedging_is_shown(app: typer.Typer, tmp_path: Path) -> None:
+    """Of inferences alone."""
+    path = tmp_path / "rules.yaml"
+    a = 'a: {endpoints: ["http://a:8000", "http://c:8000"], retry: {idempotent: infer}, hedging: {}}'
+    path.write_text(FALLBACKS.replace('a: {endpoints: "http://a:8000"}', a))
+    result = CliRunner().invoke(app, [str(path), "--model", "m"], standalone_mode=False)
+    line = "hedging: a second endpoint gets a slow inference after p95, at most 0.05 of requests"
+    assert line in result.output.splitlines()
+    result = CliRunner().invoke(app, [str(path), "--model", "m", "--operation", "metadata"], standalone_mode=False)
+    assert "hedging" not in result.output
 
 
 def test_sources_are_named(app: typer.Typer, tmp_path: Path) -> None:

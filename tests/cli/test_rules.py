@@ -7,12 +7,14 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from gateway.cli import app
 from gateway.cli.admin_client import print_table
+from gateway.cli.app import make_app
 from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
+
+app = make_app()
 
 StartGateway = Callable[..., GatewayProcess]
 

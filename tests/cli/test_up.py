@@ -15,10 +15,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.app import make_app
 from gateway.demo.triton import TritonProcess, why_unavailable
 from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
+
+app = make_app()
 
 KEEP_UP = [sys.executable, "-m", "gateway", "up", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
 UP = [*KEEP_UP, "--once"]

@@ -251,6 +251,14 @@ PROBLEMS = [
         "2:36: error: 200 is not the status of a failure: 400 to 599",
     ),
     ("{retry: {idempotent: always}, endpoints: 'http://a'}", "2:35: error: unknown value 'always'; known: safe, infer"),
+    (
+        "{headers: {Content-Length: '7'}, endpoints: 'http://a'}",
+        "2:25: error: the field 'content-length' is about the message or its connection: the gateway writes it itself",
+    ),
+    (
+        "{activator: {url: 'http://a', headers: {Host: b}}, endpoints: 'http://a'}",
+        "2:54: error: the field 'host' is that of the URL",
+    ),
     ("{headers: {a b: c}, endpoints: 'http://a'}", "2:25: error: 'a b' is not a header name"),
     (
         "{strip: [te], endpoints: 'http://a'}",

@@ -112,7 +112,7 @@ def test_every_example_is_tried() -> None:
     """Each example file has a request above and a link in the page."""
     names = {path.name for path in RULES.glob("*.yaml")}
     assert names == {name for name, _, _ in DECISIONS}
-    assert names == set(re.findall(r"\]\((.+?\.yaml)\)", (RULES / "README.md").read_text()))
+    assert names == set(re.findall(r"\]\(([^/)]+\.yaml)\)", (RULES / "README.md").read_text()))
 
 
 def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
@@ -123,14 +123,16 @@ def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
     assert [route.name for route in load(tmp_path / "rules.yaml").routes] == ["llama", "everything-else"]
 
 
-def test_the_rules_in_the_readme_load(tmp_path: Path) -> None:
-    """The rules in the README load, each block as a file of its own, and their tests pass."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (RULES.parent / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("pages", ["README.md", "gateway/guides/*.md"])
+def test_the_rules_in_the_readme_load(tmp_path: Path, pages: str) -> None:
+    """The rules in the README and in the guides load, each block as a file of its own, and their tests pass."""
+    texts = [path.read_text() for path in sorted(RULES.parent.glob(pages))]
+    blocks = [block for text in texts for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     files = [block for block in blocks if "\nversion: 1\n" in block]
     assert len(files) >= 3
     for number, text in enumerate(files):
         (path := tmp_path / f"{number}.yaml").write_text(text)
-        assert rule_tests.tested(load_rules([path], {"VLLM_API_KEY": "k"})).problems == ()
+        assert rule_tests.tested(load_rules([path], {"VLLM_API_KEY": "k", "OPENAI_API_KEY": "k"})).problems == ()
 
 
 SECTIONS = [

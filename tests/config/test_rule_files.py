@@ -46,6 +46,30 @@ def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     assert len(messages) == 3
 
 
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device"])
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """A pipe, which would block its reader, a device and a folder in the place of a file are problems; a file in the
+    same place later is a change."""
+    path, files = tmp_path / "a.yaml", RuleFiles([tmp_path / "a.yaml"])
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to(os.devnull)
+    else:
+        path.mkdir()
+    found: list[Any] = []
+    reading = threading.Thread(target=lambda: found.extend((*read_files([path])[1], files.changed())), daemon=True)
+    reading.start()
+    reading.join(60)
+    assert not reading.is_alive() and len(found) == 2
+    problem, _ = found
+    expected = "the directory has no .yaml or .yml file" if kind == "a folder" else f"it is {kind}, not a file"
+    assert expected in problem.message
+    path.rmdir() if kind == "a folder" else path.unlink()
+    path.write_text("version: 1")
+    assert files.changed()
+
+
 def test_the_digest_knows_where_a_file_ends() -> None:
     """Text that moves from one file to the next changes the digest."""
     assert digest_of([b"ab", b"c"]) != digest_of([b"a", b"bc"])
@@ -116,7 +140,7 @@ def test_waiting_for_a_change(tmp_path: Path) -> None:
     time.sleep(0.1)
     assert waiting.is_alive()
     file.write_text("version: 1 # changed")
-    waiting.join(15)
+    waiting.join(120)
     assert not waiting.is_alive() and not files.changed()
     file.write_text("version: 1 # changed again")
     is_asked.set()

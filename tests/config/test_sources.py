@@ -61,6 +61,7 @@ def test_sources_stand_among_endpoints(tmp_path: Path) -> None:
         ('{dns: "a:1", servers: ["ns"]}', "'ns' is no address"),
         ('{dns: "a:1", grpc: grpc}', "grpc 'grpc' is a name, which ports of Kubernetes have: write the number"),
         ('{dns: "a:1", scheme: grpc, grpc: 1}', "the scheme grpc is gRPC already"),
+        ('{dns: "a:1", min_refresh: 1ms}', "min_refresh 0.001 s is less than 0.05 s"),
         ('{dns: "a:1", min_refresh: 2m}', "min_refresh 120 s is more than max_refresh, 60 s"),
         ('{dns: "a:1", url: "http://a"}', "unknown key 'url' in a source of endpoints"),
         ("{file: a, servers: [10.0.0.1]}", "'servers' is for dns, and this source is file"),
@@ -83,6 +84,8 @@ def test_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is not there yet is a warning, and so is a name without dnspython; SRV records need it."""
     (problem,) = load(tmp_path, rules("{file: later.yaml}")).problems
     assert "there is no file" in str(problem) and "warning" in str(problem)
+    (problem,) = load(tmp_path, rules("{kubernetes: {service: a, api: 'http://b:1', token: t}}")).problems
+    assert "the token goes to http://b:1 unencrypted" in str(problem)
     (problem,) = load(tmp_path, rules('["http://a:1"]', ", balance: session, slow_start: 10s")).problems
     assert "'slow_start' of engine 'it' has no effect" in str(problem)
     (problem,) = load(tmp_path, rules('["http://a:1"]', ", locality: {zone: a}")).problems

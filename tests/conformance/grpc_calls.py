@@ -164,7 +164,7 @@ def infer_deflate(client):
 
 @with_client
 def infer_with_deadline(client):
-    return plain(client.infer("adder", adder_inputs(), client_timeout=30.0))
+    return plain(client.infer("adder", adder_inputs(), client_timeout=120))
 
 
 @with_client
@@ -186,7 +186,7 @@ def large_tensor(client):
 def callback(client):
     answers = queue.SimpleQueue()
     client.async_infer("adder", adder_inputs(), lambda result, error: answers.put((result, error)))
-    result, error = answers.get(timeout=10)
+    result, error = answers.get(timeout=120)
     assert error is None
     return plain(result)
 
@@ -353,7 +353,7 @@ def conversation(client: sync_client.InferenceServerClient, num_answers: int, **
 
     def wait() -> list[Any]:
         try:
-            return [told(*answers.get(timeout=20)) for _ in range(num_answers)]
+            return [told(*answers.get(timeout=120)) for _ in range(num_answers)]
         finally:
             client.stop_stream()
 
@@ -464,7 +464,7 @@ def stream(address: str, requests: Sequence[Any], **options: Any) -> tuple[list[
     """Send requests on a stream by the stub, end it, and read to its end."""
     with grpc.insecure_channel(address) as channel:
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
-            iter(requests), timeout=20, **options
+            iter(requests), timeout=120, **options
         )
         try:
             answers = [str(answer) for answer in call]

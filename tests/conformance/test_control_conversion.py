@@ -63,7 +63,7 @@ def rpc(triton: TritonProcess) -> Iterator[Rpc]:
 
         def call(name: str, request: bytes) -> bytes:
             try:
-                return channel.unary_unary(RPCS[name].path)(request, timeout=30)
+                return channel.unary_unary(RPCS[name].path)(request, timeout=120)
             except grpc.RpcError as error:
                 raise RpcError(error.code().value[0], error.details()) from None
 

@@ -55,11 +55,11 @@ def conversation(address: str, options: list[tuple[str, Any]]) -> list[str]:
         metadata = (("x-trace", "1" * 300), ("x-data-bin", bytes(range(256))))
         reply = []
         for _ in range(3):
-            reply.append(str(stub.ModelInfer(message("adder", id="small"), timeout=20, metadata=metadata)))
-            answer = stub.ModelInfer(large(), timeout=20)
+            reply.append(str(stub.ModelInfer(message("adder", id="small"), timeout=120, metadata=metadata)))
+            answer = stub.ModelInfer(large(), timeout=120)
             assert answer.raw_output_contents[0] == LARGE.tobytes()
         stream = stub.ModelStreamInfer(
-            iter([message("adder", id=str(number)) for number in range(20)]), timeout=20, metadata=metadata
+            iter([message("adder", id=str(number)) for number in range(20)]), timeout=120, metadata=metadata
         )
         return [*reply, *map(str, stream)]
 

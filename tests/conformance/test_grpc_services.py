@@ -34,7 +34,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 
 def check(channel: grpc.Channel, service: str = "") -> int:
     request = health_pb2.HealthCheckRequest(service=service)
-    return health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status
+    return health_pb2_grpc.HealthStub(channel).Check(request, timeout=120).status
 
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", "grpc.health.v1.Health"])
@@ -91,5 +91,5 @@ def test_reflection(channel: grpc.Channel) -> None:
 def test_unknown_methods(channel: grpc.Channel, path: str) -> None:
     """Unknown methods get UNIMPLEMENTED, as from every gRPC server."""
     with pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary(path)(b"", timeout=10)
+        channel.unary_unary(path)(b"", timeout=120)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -18,7 +18,7 @@ version: 1
 engines:
   triton:
     endpoints: ["{url}"]
-    health: {{interval: 20ms, unhealthy_after: 1}}
+    health: {{interval: 20ms, timeout: 60s, unhealthy_after: 1}}
 routes:
   - {{name: everything, engine: triton}}
 """

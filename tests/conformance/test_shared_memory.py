@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
@@ -18,6 +17,7 @@ from tritonclient.utils import shared_memory
 from gateway.demo.triton import TritonProcess
 from tests.conformance.region_codes import without_codes
 from tests.conformance.test_restrictions import client_of, outcome
+from tests.support import plain_http
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually, released
 
@@ -137,9 +137,9 @@ def test_no_spelling_registers_the_object_of_another(
     with client_of("rest", shared) as client:
         client.register_system_shared_memory("mine", "/pointsman_owned", 3 * SIZE, headers=mine)
         for name, (end, status) in SPELLINGS.items():
-            assert httpx.post(triton.http_url + path, content=text + end).status_code == 200, name
-            httpx.post(triton.http_url + path.replace("/register", "/unregister")).raise_for_status()
-            reply = httpx.post(f"http://127.0.0.1:{shared.port('http')}{path}", content=text + end, headers=hers)
+            assert plain_http.post(triton.http_url + path, content=text + end).status_code == 200, name
+            plain_http.post(triton.http_url + path.replace("/register", "/unregister")).raise_for_status()
+            reply = plain_http.post(f"http://127.0.0.1:{shared.port('http')}{path}", content=text + end, headers=hers)
             assert (name, reply.status_code) == (name, status)
         eventually(lambda: released(lambda: client.unregister_system_shared_memory(headers=mine)))
 
@@ -161,7 +161,7 @@ def test_streams_use_regions(shared: GatewayProcess, region: Any) -> None:
         for number, each in enumerate(inputs):
             each.set_shared_memory("mine", SIZE, offset=number * SIZE)
         client.async_stream_infer("adder", inputs)
-        assert done.wait(60)
+        assert done.wait(120)
         assert replies[0].as_numpy("sum").tolist() == [[11, 22, 33]]
         client.stop_stream()
         eventually(lambda: released(lambda: client.unregister_system_shared_memory(headers=mine)))

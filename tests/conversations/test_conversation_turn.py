@@ -29,13 +29,13 @@ Begin = Callable[..., Conversation]
 
 def play(server: RedisServer, scene: Callable[[Conversation], Awaitable[None]]) -> None:
     async def whole() -> None:
-        store = BoundedRedis(read_address(server.url), deadline=5.0)
+        store = BoundedRedis(read_address(server.url), deadline=120.0, timeout=120.0)
         try:
-            await scene(Conversation(store, "s", patience=5.0))
+            await scene(Conversation(store, "s", patience=120.0))
         finally:
             await store.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 async def talk(kept_in: Conversation, *messages: Message, events: list[Event], **spec: Any) -> ConversationTurn:

@@ -20,20 +20,20 @@ from tests.conversations.making import calls, result, said, system, turn, user
 from tests.support.redis_server import RedisServer, cluster
 
 WIDE = HistorySpec(100, 8000, 1_000_000)
-PATIENCE = 5.0
+PATIENCE = 120.0
 
 
 def play(server: RedisServer, scene: Callable[[BoundedRedis], Awaitable[None]]) -> None:
     """Run a scene with a store of its own, as a worker has."""
 
     async def whole() -> None:
-        store = BoundedRedis(read_address(server.url), deadline=PATIENCE)
+        store = BoundedRedis(read_address(server.url), deadline=PATIENCE, timeout=PATIENCE)
         try:
             await scene(store)
         finally:
             await store.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 def exchange(question: str, answer: str, **more: object) -> TurnRecord:
@@ -209,7 +209,7 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
 
         async def scene() -> None:
             url = f"redis+cluster://127.0.0.1:{servers[0].port}"
-            store = BoundedRedis(read_address(url), deadline=PATIENCE)
+            store = BoundedRedis(read_address(url), deadline=PATIENCE, timeout=PATIENCE)
             try:
                 for number in range(8):
                     talk = Conversation(store, f"s{number}", patience=PATIENCE)
@@ -221,7 +221,7 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
             finally:
                 await store.close()
 
-        asyncio.run(asyncio.wait_for(scene(), 30))
+        asyncio.run(asyncio.wait_for(scene(), 120))
 
 
 @pytest.mark.parametrize(

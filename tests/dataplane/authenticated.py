@@ -159,7 +159,7 @@ class Served:
             result = call()
             return await result if asyncio.iscoroutine(result) else result
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(120)
 
     def use(self, rules: str) -> None:
         """Put other rules in force."""

@@ -21,7 +21,7 @@ from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.redis.bounded_client import BoundedRedis
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 
 @dataclass
@@ -297,7 +297,7 @@ def run(scene: Awaitable[None], *, plain: bool = False) -> None:
     """Play a scene to its end, on uvloop or on asyncio's own loop."""
 
     async def bounded() -> None:
-        await asyncio.wait_for(scene, 60)
+        await asyncio.wait_for(scene, 280)
 
     with asyncio.Runner(loop_factory=None if plain else uvloop.new_event_loop) as runner:
         runner.run(bounded())

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.dataplane.authenticated import CHAT, GrpcEngine, Keys, RestEngine, Served, bearer, engines, infer
+from tests.support import plain_http
 
 RULES = """
 version: 1
@@ -99,24 +100,24 @@ CLOSED = ["/v2", "/v2/models/m", "/v2/models/stats", "/v2/models/m/config", "/v2
 def test_health_is_open(scene: Scene, path: str) -> None:
     """Health endpoints answer whoever calls, with a wrong key too."""
     for headers in ({}, bearer("pmi-nonsense")):
-        assert httpx.get(scene.url + path, headers=headers).status_code in (200, 400)
+        assert plain_http.get(scene.url + path, headers=headers).status_code in (200, 400)
 
 
 @pytest.mark.parametrize("path", CLOSED)
 def test_all_else_needs_a_key(scene: Scene, path: str) -> None:
     """Metadata, statistics and lists need a key, by HTTP/1.1."""
-    refused = httpx.get(scene.url + path)
+    refused = plain_http.get(scene.url + path)
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == 'Bearer realm="pointsman"'
     assert refused.headers["x-pointsman-reason"] == "unauthenticated"
-    assert httpx.get(scene.url + path, headers=bearer(scene.acme)).status_code != 401
+    assert plain_http.get(scene.url + path, headers=bearer(scene.acme)).status_code != 401
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/feedback", "/v2/repository/models/m/unload", "/v2/logging"])
 def test_fleet_calls_need_a_key(scene: Scene, path: str) -> None:
     """Calls about the fleet need a key, and no engine receives one without."""
     before = len(scene.rest.received)
-    assert httpx.post(scene.url + path, json={}).status_code == 401
+    assert plain_http.post(scene.url + path, json={}).status_code == 401
     assert len(scene.rest.received) == before
 
 
@@ -179,7 +180,7 @@ def test_an_expired_key_is_refused(scene: Scene) -> None:
 def test_the_clients_tenant_is_not_believed(scene: Scene, http2: bool) -> None:
     """The tenant field of a client is dropped, however often and wherever it stands."""
     more: dict[str, Any] = {"http1": not http2, "http2": http2} if http2 else {}
-    with httpx.Client(**more) as client:
+    with httpx.Client(**more, timeout=120) as client:
         for headers in ([("x-tenant", "acme")], [("x-tenant", "zen"), ("X-Tenant", "acme")]):
             fields = [*headers, *bearer(scene.zen).items()]
             reply = client.post(f"{scene.url}/v2/models/m/infer", content=b'{"inputs":[]}', headers=fields)
@@ -256,14 +257,14 @@ def test_grpc_health_is_open_and_reflection_is_not(scene: Scene) -> None:
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
     with grpc.insecure_channel(scene.served.address) as channel:
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         with pytest.raises(grpc.RpcError) as refused:
-            list(stub.ServerReflectionInfo(iter([request]), timeout=60))
+            list(stub.ServerReflectionInfo(iter([request]), timeout=120))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         metadata = [*bearer(scene.acme).items()]
-        assert list(stub.ServerReflectionInfo(iter([request]), metadata=metadata, timeout=60))
+        assert list(stub.ServerReflectionInfo(iter([request]), metadata=metadata, timeout=120))
 
 
 def test_limits_count_the_verified_caller(scene: Scene) -> None:
@@ -296,7 +297,7 @@ def test_other_settings(scene: Scene) -> None:
     """`required: false` lets anonymous requests go on, and no wrong ones; `forward: true` sends the key on; a key that
     is taken out of its file opens nothing more, on connections that are open too."""
     served = scene.served
-    with httpx.Client() as client, triton_grpc.InferenceServerClient(served.address) as by_grpc:
+    with httpx.Client(timeout=120) as client, triton_grpc.InferenceServerClient(served.address) as by_grpc:
         post: Any = lambda headers: client.post(f"{scene.url}/v2/models/m/infer", json={}, headers=headers)  # noqa: E731
         assert [post(bearer(scene.acme)).status_code for _ in range(3)] == [200] * 3
         by_grpc.infer("g", inputs(triton_grpc), headers=bearer(scene.acme))
@@ -330,12 +331,12 @@ def test_a_route_that_may_not_be_used_is_403(scene: Scene) -> None:
     assert (refused.status_code, refused.json()) == (403, {"error": "this caller may not use model 'secret'"})
     assert refused.headers["x-pointsman-reason"] == "forbidden"
     for path in ("secret", "secret/config", "secret/ready", "secret/stats"):
-        assert httpx.get(f"{scene.url}/v2/models/{path}", headers=bearer(scene.zen)).status_code == 403
+        assert plain_http.get(f"{scene.url}/v2/models/{path}", headers=bearer(scene.zen)).status_code == 403
     high = {"inputs": [], "parameters": {"level": "high"}}
     url = f"{scene.url}/v2/models/open/infer"
-    assert httpx.post(url, json=high, headers=bearer(scene.zen)).status_code == 403
+    assert plain_http.post(url, json=high, headers=bearer(scene.zen)).status_code == 403
     chat = {**CHAT, "model": "secret-chat"}
-    by_chat = httpx.post(f"{scene.url}/v1/chat/completions", json=chat, headers=bearer(scene.zen))
+    by_chat = plain_http.post(f"{scene.url}/v1/chat/completions", json=chat, headers=bearer(scene.zen))
     assert (by_chat.status_code, by_chat.json()["error"]["type"]) == (403, "permission_error")
     with triton_grpc.InferenceServerClient(scene.served.address) as by_grpc:
         for model in ("secret", "secret-grpc"):
@@ -345,8 +346,8 @@ def test_a_route_that_may_not_be_used_is_403(scene: Scene) -> None:
         assert before == (len(scene.rest.received), len(scene.by_grpc.received))
         by_grpc.infer("secret-grpc", inputs(triton_grpc), headers=bearer(scene.acme))
     assert infer(scene.served, bearer(scene.acme), "secret").headers["x-pointsman-route"] == "secret"
-    assert httpx.post(url, json=high, headers=bearer(scene.acme)).headers["x-pointsman-route"] == "in-body"
-    assert httpx.post(url, json={"inputs": []}, headers=bearer(scene.zen)).headers["x-pointsman-route"] == "others"
+    assert plain_http.post(url, json=high, headers=bearer(scene.acme)).headers["x-pointsman-route"] == "in-body"
+    assert plain_http.post(url, json={"inputs": []}, headers=bearer(scene.zen)).headers["x-pointsman-route"] == "others"
 
 
 def test_refuse_is_stronger_than_allow(scene: Scene) -> None:
@@ -385,7 +386,7 @@ def test_trusted_callers_may_name_the_tenant(scene: Scene) -> None:
             with triton_grpc.InferenceServerClient(scene.served.address) as client:
                 client.infer("secret-grpc", inputs(triton_grpc), headers=named)
             twice = [*bearer(scene.zen).items(), ("x-tenant", "acme"), ("x-tenant", "zen")]
-            assert httpx.post(f"{scene.url}/v2/models/m/infer", json={}, headers=twice).status_code == 400
+            assert plain_http.post(f"{scene.url}/v2/models/m/infer", json={}, headers=twice).status_code == 400
         scene.served.use(scene.rules(identity="trusted_proxies: 10.0.0.0/8"))
         assert infer(scene.served, named).headers["x-pointsman-route"] == "others"
     finally:
@@ -430,7 +431,7 @@ def test_conversations_belong_to_the_verified_tenant(scene: Scene) -> None:
 
     def conversation(**headers: str) -> str:
         headers = {"x-session-id": "s1", **headers}
-        assert httpx.post(f"{scene.url}/v1/chat/completions", json=chat, headers=headers).status_code == 200
+        assert plain_http.post(f"{scene.url}/v1/chat/completions", json=chat, headers=headers).status_code == 200
         return scene.rest.received[-1]["x-session-id"]
 
     of_acme = conversation(**bearer(scene.acme))
@@ -460,7 +461,7 @@ def test_a_reply_under_way_ends_with_its_key(scene: Scene, http2: bool) -> None:
     going = scene.keys.add("going", f"going-{http2}")
     scene.served.use(scene.rules())
     with (
-        httpx.Client(timeout=60, http1=not http2, http2=http2) as client,
+        httpx.Client(timeout=120, http1=not http2, http2=http2) as client,
         client.stream("POST", f"{scene.url}/v2/models/endless/infer", json={}, headers=bearer(going)) as reply,
         client.stream("POST", f"{scene.url}/v2/models/endless/infer", json={}, headers=bearer(scene.zen)) as other,
     ):
@@ -482,7 +483,7 @@ def test_a_stream_ends_with_its_key(scene: Scene) -> None:
     messages.put(b"\x0a\x01g")
     with grpc.insecure_channel(scene.served.address) as channel:
         call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        replies = call(iter(messages.get, None), metadata=[("x-api-key", going)], timeout=60)
+        replies = call(iter(messages.get, None), metadata=[("x-api-key", going)], timeout=120)
         assert next(replies)
         scene.keys.remove("streaming")
         scene.served.use(scene.rules())

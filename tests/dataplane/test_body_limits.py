@@ -72,6 +72,7 @@ def test_a_body_is_refused_as_soon_as_it_is_known_to_be_too_long(tmp_path: Path)
     run(scene())
 
 
+@pytest.mark.pure_python
 def test_a_chunked_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a route has a bound, the JSON of a body without a length is read when all has come, not with each piece."""
     num_read = 0

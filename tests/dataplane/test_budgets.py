@@ -112,7 +112,7 @@ def test_each_message_of_a_stream_counts_for_budgets(scene: Scene) -> None:
         errors = []
         for _ in range(3):
             client.async_stream_infer("g", [tensor])
-            errors.append(got.get(timeout=60))
+            errors.append(got.get(timeout=120))
         client.stop_stream()
         assert errors[:2] == [None, None] and "it resets at" in str(errors[2])
         with pytest.raises(InferenceServerException, match="it resets at") as refused:

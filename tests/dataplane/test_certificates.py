@@ -85,7 +85,7 @@ class Scene:
         return trusting
 
     def client(self, label: str, **more: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.served.url, verify=self.tls(self.clients[label]), timeout=60, **more)
+        return httpx.Client(base_url=self.served.url, verify=self.tls(self.clients[label]), timeout=120, **more)
 
     def infer(self, label: str, model: str = "m", **more: Any) -> httpx.Response:
         with self.client(label) as client:
@@ -166,7 +166,7 @@ def test_grpc(scene: Scene) -> None:
             request = b"\x0a\x01g"
             for _ in range(2):
                 try:
-                    call(request, timeout=60)
+                    call(request, timeout=120)
                     statuses[label] = "OK"
                 except grpc.RpcError as error:
                     statuses[label] = error.code().name
@@ -178,9 +178,9 @@ def test_tritonclient(scene: Scene) -> None:
     cert, key = scene.clients["dns"].files
     options = {"root_certificates": str(scene.ca), "private_key": key, "certificate_chain": cert}
     with triton_grpc.InferenceServerClient(scene.served.address, ssl=True, **options) as client:
-        client.infer("g", inputs(triton_grpc), client_timeout=60)
+        client.infer("g", inputs(triton_grpc), client_timeout=120)
         with pytest.raises(InferenceServerException, match=r"may not use|route 'secret'"):
-            client.infer("secret", inputs(triton_grpc), client_timeout=60)
+            client.infer("secret", inputs(triton_grpc), client_timeout=120)
 
 
 def test_a_credential_is_stronger_than_the_certificate(scene: Scene) -> None:
@@ -210,7 +210,7 @@ def test_a_connection_ends_with_its_certificate(scene: Scene, http2: bool, monke
     """Once a certificate has ended, requests on its open connections are 401, and the connections end."""
     ends_at = datetime.now(UTC) + timedelta(hours=1)
     client = issue(scene.folder, scene.authority, "short", [NAMES["dns"]], ends_at=ends_at)
-    with httpx.Client(base_url=scene.served.url, verify=scene.tls(client), timeout=60, http2=http2) as it:
+    with httpx.Client(base_url=scene.served.url, verify=scene.tls(client), timeout=120, http2=http2) as it:
         assert it.get("/v2/models/m/ready").status_code == 200
         for module in ("identification", "authenticated_head_reader"):
             monkeypatch.setattr(f"gateway.dataplane.context.{module}.time", lambda: time() + 7200)

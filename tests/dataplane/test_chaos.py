@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataplane.stage import Client, Engine, ReceivedRequest, Stage, get, load, post, run, stage, until
+from tests.dataplane.stage import Client, Engine, ReceivedRequest, Stage, get, load, post, rules, run, stage, until
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 NUM_CLIENTS = 150
@@ -126,6 +126,16 @@ async def live(it: Stage, chance: random.Random, number: int, tally: list[int]) 
     client.close()
 
 
+async def is_served(it: Stage) -> bool:
+    """Whether a good request is answered; on a busy machine its client may be slower than the limits allow."""
+    try:
+        reply = await it.ask(post())
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+    assert reply.status in (200, 408), reply
+    return reply.status == 200
+
+
 async def sweep_often(it: Stage) -> None:
     while True:
         await asyncio.sleep(0.05)
@@ -154,8 +164,8 @@ def test_nothing_is_mixed_up_or_left_behind(tmp_path: Path, seed: int, plain: bo
             clients = [asyncio.ensure_future(live(it, chance, number, tally)) for number in range(NUM_CLIENTS)]
             for number, kept in enumerate((urls[:2], urls[1:], urls)):
                 await until(lambda number=number: len(tally) > 30 * (number + 1) or all(c.done() for c in clients))
-                rules = load(RULES % (", ".join(kept), ("safe", "infer")[number % 2]), tmp_path)
-                it.plane.use_rules(rules, number + 2)
+                changed = load(RULES % (", ".join(kept), ("safe", "infer")[number % 2]), tmp_path)
+                it.plane.use_rules(changed, number + 2)
             await asyncio.gather(*clients)
             assert len(tally) > NUM_CLIENTS / 3
             await until(lambda: not any(endpoint.in_flight for endpoint in (*before, *it.endpoints())))
@@ -163,8 +173,9 @@ def test_nothing_is_mixed_up_or_left_behind(tmp_path: Path, seed: int, plain: bo
             sweeping.cancel()
             good = Engine()
             await good.start()
-            it.plane.use_rules(load(RULES % (f"'{good.url}'", "safe"), tmp_path), 9)
-            assert (await it.ask(post())).status == 200
+            it.plane.use_rules(load(rules(good), tmp_path), 9)
+            while not await is_served(it):
+                pass
             good.stop()
         for engine in engines:
             engine.stop()

@@ -4,8 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway.config.engine_specs import EndpointSpec
 from gateway.dataplane.context.worker_counters import counters_of
 from gateway.protocol.engine_load import Readiness
+from tests.dataplane.authenticated import Keys
 from tests.dataplane.grpc.peers import GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, grpc_stage, many, request
 from tests.dataplane.stage import Engine, Stage, load, post, rules, run, stage, until
@@ -87,6 +91,33 @@ def test_rules_that_change_leave_them_waiting(tmp_path: Path) -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("more", ["", "    breaker: {failures: 7}\n"])
+def test_rules_that_change_the_engine_leave_them_waiting(tmp_path: Path, more: str) -> None:
+    """Requests that wait go to the endpoints that the engine has by later rules: to one that a source has found since,
+    and to one whose declaration has changed."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        (tmp_path / "list.yaml").write_text("[]")
+        text = f"version: 1\nengines:\n  it:\n    endpoints: [{{file: list.yaml}}]\n    {WAITS}\n"
+        routes = "routes:\n  - {name: all, engine: it}\n"
+        key = ("it", engine.url)
+        async with stage(text + routes, tmp_path) as it:
+            if more:
+                it.plane.set_endpoints({"it": (EndpointSpec(engine.url),)})
+                it.plane.update_health({key: Readiness.DOWN})
+            first = asyncio.ensure_future(it.ask(post()))
+            await until(lambda: num_waiting(it) == 1)
+            it.plane.use_rules(load(text + more + routes, tmp_path), 2)
+            it.plane.set_endpoints({"it": (EndpointSpec(engine.url),)})
+            it.plane.update_health({key: Readiness.READY})
+            assert (await first).status == 200
+        engine.stop()
+
+    run(scene())
+
+
 def test_waiting_has_an_end(tmp_path: Path) -> None:
     """A request that has waited as long as the rules say gets 503 with `retry-after`; one whose client leaves waits no
     more, and its limit's slot is free."""
@@ -131,4 +162,29 @@ def test_calls_wait(tmp_path: Path) -> None:
             assert (await call).messages == [RESULT]
         await engine.stop()
 
+    run(scene())
+
+
+def test_callers_that_are_kept_out_start_no_engine(tmp_path: Path) -> None:
+    """An activator is wanted for requests that wait, not for those that `auth:` or `allow` refuse."""
+    keys = Keys(tmp_path)
+    options = f"{WAITS.replace('30s', '100ms')}\n    activator: {{url: 'http://127.0.0.1:9/start'}}"
+    routes = "  - {name: all, engine: it, allow: {tenant: acme}}\n"
+    text = rules(LateEngine(), options=options, routes=routes) + "auth: {keys: keys.yaml}\n"
+
+    async def scene() -> None:
+        async with stage(text, tmp_path) as it:
+            wanted: list[str] = []
+            it.plane.endpoint_waits.report = wanted.append
+            it.plane.update_health({("it", endpoint.url): Readiness.DOWN for endpoint in it.endpoints()})
+            for fields, status, calls in (
+                ([], 401, 0),
+                ([f"authorization: Bearer {keys.of['mallory']}"], 403, 0),
+                ([f"authorization: Bearer {keys.of['ann']}"], 503, 1),
+            ):
+                reply = await it.ask(post("/v2/models/m/infer", b"{}", *fields))
+                assert (reply.status, len(wanted)) == (status, calls)
+
+    keys.add("evil", "mallory")
+    keys.add("acme", "ann")
     run(scene())

@@ -180,7 +180,11 @@ def test_a_sequence_stays(tmp_path: Path) -> None:
     """A request of a sequence goes to no other engine, though its own refuses connections."""
 
     async def play(it: Stage, first: Engine, second: Engine) -> None:
-        for body in (b'{"parameters":{"sequence_id":7,"sequence_start":true}}', b'{"parameters":{"sequence_id":7}}'):
+        for body in (
+            b'{"parameters":{"sequence_id":7,"sequence_start":true}}',
+            b'{"parameters":{"sequence_id":7}}',
+            b'{"parameters":{"sequence\\u005fid":7}}',
+        ):
             reply = await it.ask(post(INFER, body))
             assert (reply.status, reply.headers["x-pointsman-engine"]) == (502, "first")
         assert not second.received

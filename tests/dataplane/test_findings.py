@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.dataplane.context.worker_counters import counters_of
+from gateway.observability.stats import PrefixUse
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from tests.dataplane.stage import Engine, load, rules, run, stage
@@ -60,6 +62,9 @@ def test_what_is_known_of_prompts_survives_new_rules(tmp_path: Path) -> None:
             chosen.in_flight = 2
             assert after.choose(None, 1.0, (), 1024 * b"x") is chosen
             chosen.in_flight = 0
+            assert counters_of(it.plane).prefixes["it"] == PrefixUse(
+                requests=2, followed=1, blocks=8, followed_blocks=4
+            )
         for engine in engines:
             engine.stop()
 

@@ -60,7 +60,7 @@ class Scene:
             label = name.rpartition("/")[2]
             uri = x509.UniformResourceIdentifier(name)
             trusting.load_cert_chain(*issue(self.folder, authority or self.authority, label, [uri]).files)
-        return httpx.Client(base_url=self.served.url, verify=trusting, timeout=60)
+        return httpx.Client(base_url=self.served.url, verify=trusting, timeout=120)
 
     def infer(self, client: httpx.Client, headers: dict[str, str] | list[tuple[str, str]]) -> tuple[int, str]:
         """The status of an inference, and the tenant that the engine received."""
@@ -136,9 +136,9 @@ def test_grpc(scene: Scene) -> None:
     trust = grpc.ssl_channel_credentials(scene.authority.cert_pem.bytes())
     with grpc.secure_channel(scene.served.address, trust) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        call(b"\x0a\x01g", metadata=[(XFCC, BLUE)], timeout=60)
+        call(b"\x0a\x01g", metadata=[(XFCC, BLUE)], timeout=120)
         assert scene.by_grpc.received[-1]["x-tenant"] == "blue"
         assert XFCC not in scene.by_grpc.received[-1]
         with pytest.raises(grpc.RpcError) as refused:
-            call(b"\x0a\x01g", metadata=[(XFCC, BLUE.replace("blue", "red"))], timeout=60)
+            call(b"\x0a\x01g", metadata=[(XFCC, BLUE.replace("blue", "red"))], timeout=120)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.protocol.errors import GatewayError
-from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, load, post, rules, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 INFER = "/v2/models/m/infer"
@@ -114,6 +114,26 @@ def test_request_ids(tmp_path: Path) -> None:
             for path in ("/nothing", "/v2", "/v2/health/live"):
                 assert (await it.ask(get(path, "x-request-id: a"))).headers["x-request-id"] == "a"
         engine.stop()
+
+    run(scene())
+
+
+def test_a_request_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
+    """Where an endpoint is the gateway itself, a request passes through it a few times, not until all connections are
+    taken; gateways behind each other are no circle."""
+
+    async def scene() -> None:
+        text = "version: 1\nengines:\n  it: {endpoints: ['http://127.0.0.1:1']}\nroutes:\n  - {name: all, engine: it}\n"
+        async with stage(text, tmp_path) as it:
+            itself = text.replace("127.0.0.1:1'", f"127.0.0.1:{it.port}'")
+            it.plane.use_rules(load(itself, tmp_path), 2)
+            reply = await it.ask(post(INFER))
+            assert reply.status == 508 and b"has passed through 9 gateways" in reply.body
+            fields = "via: 1.1 pointsman, 1.1 other", "via: " + ", ".join(["1.1 pointsman"] * 7)
+            it.plane.use_rules(load(text, tmp_path), 3)
+            assert (await it.ask(post(INFER, b"{}", *fields))).status == 502
+            reply = await it.ask(post(INFER, b"{}", "via: 1.1 pointsman", *fields))
+            assert (reply.status, reply.reason) == (508, "loop")
 
     run(scene())
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
+from gateway.dataplane.attempts.model_refusal import lacks_model
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.protocol.advertised_models import AdvertisedModels, read_index, read_model_list
 from gateway.protocol.engine_load import Readiness
@@ -148,7 +149,7 @@ def test_other_refusals_go_to_the_client(tmp_path: Path) -> None:
         bodies = [
             b'{"error":"no: Request for unknown model"}',
             b'{"detail":"Not Found"}',
-            b"x" * 20_000 + b"unknown model",
+            b"unknown model" + b"x" * 20_000,
         ]
 
         async def refuse(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
@@ -167,6 +168,31 @@ def test_other_refusals_go_to_the_client(tmp_path: Path) -> None:
         other.stop()
 
     run(scene())
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ('{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}}', True),  # vLLM
+        ('{"object": "error", "message": "The model `x` does not exist.", "code": 404}', True),  # vLLM before 0.9
+        ('{"error":{"message":"No.","code":"model_not_found"}}', True),  # OpenAI
+        ('{"error":"model \'x\' not found"}', True),  # Ollama
+        ('{"error":"Model x with version 3 not found"}', True),  # MLServer
+        ('{"error": "Model with name x does not exist."}', True),  # KServe
+        ('{ "error": "Servable not found for request: Specific(x, 3)" }', True),  # TF Serving
+        ('{"code": 404, "type": "ModelNotFoundException", "message": "Model not found: x"}', True),  # TorchServe
+        ("Request for unknown model: 'x' is not found", True),  # Triton, gRPC
+        ("Model with requested name is not found", True),  # OVMS
+        # vLLM, with an id that the client invented
+        ('{"error":{"message":"Response with id \'resp_ model x not found\' not found.","code":404}}', False),
+        ('{"error":"no such thing: \\"message\\": \\"model x not found\\""}', False),
+        ('{"error":{"message":"The file is missing","code":"file_not_found"}}', False),
+        ("no such thing: unknown model", False),
+    ],
+)
+def test_refusals_that_are_about_the_model(text: str, expected: bool) -> None:
+    """What engines say of a model; what a client says in their words turns no other's requests away."""
+    assert lacks_model(404, text.encode()) is expected
 
 
 def test_a_translated_request_goes_where_its_model_is(tmp_path: Path) -> None:

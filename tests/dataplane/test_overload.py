@@ -2,9 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from gateway.config.engine_specs import EndpointSpec
+from gateway.upstream import slow_uploads
 from tests.dataplane.stage import OK, Client, Engine, Stage, load, post, rules, run, stage, until
 
 ONE_AT_A_TIME = "overload: {concurrency: {min: 1, max: 1, initial: 1}, queue: {max_requests: %d, max_wait: %s}}"
@@ -245,6 +248,63 @@ def test_limits_come_before_the_queue(tmp_path: Path) -> None:
             engine.allowed.release()
             engine.allowed.release()
             assert [(await client.reply()).status for client in (first, third)] == [200, 200]
+        engine.stop()
+
+    run(scene())
+
+
+def test_endpoints_that_join_have_room(tmp_path: Path) -> None:
+    """Requests right after all endpoints of an engine have been replaced find room: they do not wait for a place that
+    nobody gives back. Without any endpoint they are refused as by an engine that is down, not for their model."""
+
+    async def scene() -> None:
+        engines = [Engine(), Engine()]
+        (tmp_path / "list.yaml").write_text("[]")
+        text = "version: 1\nengines:\n  it:\n    endpoints: [{file: list.yaml}]\n    overload: {}\n"
+        async with stage(text + "routes:\n  - {name: all, engine: it}\n", tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (503, "no_healthy_endpoint")
+            admission = it.plane.snapshot.engines["it"].overload
+            assert admission is not None
+            for engine in engines:
+                await engine.start()
+                now = monotonic()
+                admission.has_room(now)  # the sum of the limits is valid for a moment
+                it.plane.set_endpoints({"it": (EndpointSpec(engine.url),)})
+                admission._count_capacity(now)
+                assert {reply.status for reply in await asyncio.gather(*[it.ask(post()) for _ in range(4)])} == {200}
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_slow_uploads_take_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends a long body slowly does not keep the engine from others: its request counts once it is
+    whole."""
+    monkeypatch.setattr(slow_uploads, "_MOMENT_SECONDS", 0.0)
+    length = 100_000
+
+    async def scene() -> None:
+        engine = HeldEngine()
+        await engine.start()
+        async with stage(overloaded(engine), tmp_path, limits={"retry_body_bytes": 1024}) as it:
+            slow = await it.client()
+            head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: g\r\nContent-Length: {length}\r\n\r\n"
+            await slow.send(head.encode() + b" " * 1000)
+            await until(lambda: engine.num_open)
+            engine.allowed.release()
+            assert (await it.ask(post())).status == 200
+            await slow.send(b" " * (length - 1000))
+            admission = it.plane.snapshot.engines["it"].overload
+            assert admission is not None
+            await until(lambda: len(engine.received) == 2 and not admission.may_serve(monotonic()))
+            later = await queued(it, "later")
+            engine.allowed.release()
+            assert (await slow.reply()).status == 200
+            engine.allowed.release()
+            assert (await later.reply()).status == 200
+            await until(lambda: (admission.in_flight, waiting(it)) == (0, 0))
         engine.stop()
 
     run(scene())

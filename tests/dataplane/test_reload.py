@@ -133,6 +133,7 @@ def number_of_routes(it: GrpcStage) -> int:
     return len(it.plane.snapshot.table.routes)
 
 
+@pytest.mark.pure_python
 def test_replaced_rules_are_freed_at_once(tmp_path: Path) -> None:
     """When the last connection that had requests under old rules has closed, nothing keeps them: no circle that waits
     for the collector, which does not look at what a worker has compiled."""

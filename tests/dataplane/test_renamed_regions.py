@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,63 @@ def test_principals_have_regions_of_their_own(tmp_path: Path) -> None:
                 assert (name == at) is (at is not None) and name != "r"
                 assert (await it.ask(post("/v2/repository/models/m/load", b"{}", authorization))).status == 200
             assert [record.principal for record in records] == [f"{each} {keys.ids[each]}" for each in ("acme", "zen")]
+        engine.stop()
+
+    run(scene())
+
+
+def test_regions_of_a_gpu_have_owners(tmp_path: Path) -> None:
+    """Of two keys that register CUDA regions of one name, each has its own: neither reads, replaces, uses or
+    unregisters the other's. The engine answers as Triton with a GPU does: a name twice is refused."""
+    keys = Keys(tmp_path)
+    alice, mallory = (f"Authorization: Bearer {keys.add(name)}" for name in ("acme", "zen"))
+    regions: dict[str, object] = {}
+
+    async def answer(engine: Engine, received: object, reader: object, writer: asyncio.StreamWriter) -> None:
+        _, path, _ = engine.received[-1].line.split()
+        name, action = path.split("/")[-2:]  # of all regions, the name is "cudasharedmemory"
+        status, reply = 200, b""
+        if action == "register" and name in regions:
+            status, reply = 400, b'{"error":"shared memory region \'%b\' already in manager"}' % str(name).encode()
+        elif action == "register":
+            regions[str(name)] = {"name": name, "device_id": 0, "byte_size": 8}
+        elif action == "unregister":
+            regions.pop(str(name), None)
+        elif action == "status":
+            found = (
+                list(regions.values()) if name == "cudasharedmemory" else [regions[name]] if name in regions else None
+            )
+            status, reply = (400, b'{"error":"unknown"}') if found is None else (200, json.dumps(found).encode())
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(reply), reply))
+
+    def register(handle: bytes, key: str) -> bytes:
+        body = {"raw_handle": {"b64": b64encode(handle).decode()}, "device_id": 0, "byte_size": 8}
+        return post("/v2/cudasharedmemory/region/r/register", json.dumps(body).encode(), key)
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        rules = RULES.replace("engines:", "auth: {{keys: keys.yaml}}, engines:", 1)
+        async with stage(rules.format(url=engine.url), tmp_path) as it:
+            it.plane.rename_regions(b"s")
+            assert (await it.ask(register(b"a" * 64, alice))).status == 200
+            (at_engine,) = regions
+            stolen = await it.ask(get("/v2/cudasharedmemory/region/r/status", mallory))
+            assert stolen.status == 400 and b"unknown" in stolen.body
+            assert json.loads((await it.ask(get("/v2/cudasharedmemory/status", mallory))).body) == []
+            assert (await it.ask(post("/v2/cudasharedmemory/region/r/unregister", b"", mallory))).status == 200
+            assert (await it.ask(post("/v2/cudasharedmemory/unregister", b"", mallory))).status == 200
+            assert list(regions) == [at_engine]
+            assert (await it.ask(register(b"m" * 64, mallory))).status == 200
+            assert len(regions) == 2
+            twice = await it.ask(register(b"b" * 64, alice))
+            assert twice.status == 400 and b"'r' already in manager" in twice.body
+            for key, is_its_own in ((alice, True), (mallory, False)):
+                assert (await it.ask(post(INFER, TEXT, key))).status == 200
+                name = json.loads(engine.received[-1].body)["inputs"][0]["parameters"]["shared_memory_region"]
+                assert name in regions and (name == at_engine) is is_its_own
+            assert (await it.ask(post("/v2/cudasharedmemory/unregister", b"", alice))).status == 200
+            assert len(regions) == 1 and at_engine not in regions
         engine.stop()
 
     run(scene())

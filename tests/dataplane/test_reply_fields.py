@@ -69,7 +69,7 @@ async def answer(call: Call) -> None:
 async def http1_fields(it: GrpcStage, data: bytes) -> list[str]:
     client = await it.client()
     await client.send(data)
-    head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 30)
+    head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 120)
     client.close()
     return [line.partition(b":")[0].decode().lower() for line in head.splitlines()]
 

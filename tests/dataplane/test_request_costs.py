@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.dispatch import model_in_body
 from gateway.dataplane.dispatch.deferred_handler import in_own_turn
 from gateway.protocol.json_bounds import SHORT_BYTES
 from tests.dataplane.stage import Engine, run, stage
@@ -168,6 +169,41 @@ def test_a_long_plain_body_is_not_bounded_by_its_text(tmp_path: Path) -> None:
             assert (await it.ask(request(CHAT, prompt))).status == 200
             assert (await it.ask(request(INFER, tensor))).status == 200
         assert [len(received.body) for received in engine.received] == [len(prompt), len(tensor)]
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.pure_python
+def test_a_long_compressed_body_is_read_in_a_turn_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coding is undone once and its model is looked for in the next turn of the event loop; the route's bound is on
+    what the client sent."""
+    events: list[str] = []
+
+    def traced(name: str) -> None:
+        inner = getattr(model_in_body, name)
+
+        def call(*arguments: Any) -> Any:
+            asyncio.get_running_loop().call_soon(events.append, "another turn")
+            events.append(name)
+            return inner(*arguments)
+
+        monkeypatch.setattr(model_in_body, name, call)
+
+    traced("decoded")
+    traced("find_model")
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        body = b'{"model":"m","text":"%b"}' % (b"some text, " * 10_000)
+        data = gzip.compress(body)
+        rules = text(engine).replace("engine: chat}", f"engine: chat, max_body_bytes: {len(data)}}}")
+        async with stage(rules, tmp_path, limits={"max_inflation_ratio": 2000}) as it:
+            assert (await it.ask(zipped(CHAT, body))).status == 200
+        assert engine.received[0].body == body
+        assert events[:3] == ["decoded", "another turn", "find_model"]
+        assert events.count("decoded") == 1
         engine.stop()
 
     run(scene())

@@ -4,8 +4,12 @@ import asyncio
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.dataplane.stage import Engine, get, load, post, run, stage, until
+import pytest
+
+from gateway.net import http1_server
+from tests.dataplane.stage import DEADLINE, Engine, get, load, post, run, stage, until
 
 INFER = "/v2/models/m/infer"
 
@@ -197,6 +201,35 @@ def test_new_rules_meet_new_requests(tmp_path: Path) -> None:
             assert it.plane.snapshot.number == 3
         for engine in made.values():
             engine.stop()
+
+    run(scene())
+
+
+def test_a_reply_that_has_begun_is_followed_by_one_that_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain during a reply, whose head has announced no end, leaves the connection to the next request: its reply has
+    `connection: close`."""
+    monkeypatch.setattr(http1_server, "_DRAIN_SECONDS", DEADLINE)
+
+    async def scene() -> None:
+        goes_on = asyncio.Event()
+
+        async def answer(engine: Engine, received: Any, reader: Any, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab")
+            await goes_on.wait()
+            writer.write(b"cd")
+
+        await (engine := Engine(answer)).start()
+        async with stage(declare({"a": engine}, "  - {name: all, engine: a}\n"), tmp_path) as it:
+            client = await it.client()
+            await client.send(post())
+            status, headers = await client.head()
+            assert status == 200 and "connection" not in headers
+            it.plane.drain()
+            goes_on.set()
+            assert await asyncio.wait_for(client.reader.readexactly(4), DEADLINE) == b"abcd"
+            assert (await client.ask(post())).headers["connection"] == "close"
+            assert await client.at_end()
+        engine.stop()
 
     run(scene())
 

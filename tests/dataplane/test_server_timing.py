@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 
 from tests.dataplane.generating import (
     CHAT,
@@ -44,13 +45,15 @@ def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
         engine = Engine(slow)
         await engine.start()
         async with stage(rules(engine), tmp_path) as it:
+            began = monotonic()
             first, second = [await it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)]
+            took = (monotonic() - began) * 1000
             assert list(phases(first)) == ["decide", "wait", "retry", "connect", "engine"]
             assert phases(first)["connect"] > 0
             assert phases(second)["connect"] == 0
             for reply in first, second:
                 assert reply.headers["server-timing"].endswith(f';desc="{engine.url}"')
-                assert 49 < phases(reply)["engine"] < 2000
+                assert 49 < phases(reply)["engine"] <= took
                 assert (phases(reply)["wait"], phases(reply)["retry"]) == (0, 0)
         assert engine.received[0].value("x-pointsman-timing") is None
         engine.stop()
@@ -108,13 +111,15 @@ def test_a_wait_for_limits_is_told(tmp_path: Path) -> None:
     async def scene() -> None:
         engine = Engine(slow)
         await engine.start()
-        text = rules(engine) + "limits: [{name: narrow, concurrency: 1, max_wait: 5s}]\n"
+        text = rules(engine) + "limits: [{name: narrow, concurrency: 1, max_wait: 120s}]\n"
         async with stage(text, tmp_path) as it:
+            began = monotonic()
             replies = await asyncio.gather(*[it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)])
+            took = (monotonic() - began) * 1000
             waits = sorted(phases(reply)["wait"] for reply in replies)
             assert waits[0] == 0
             assert waits[1] > 40
-            assert all(phases(reply)["engine"] < 1000 for reply in replies)
+            assert all(phases(reply)["wait"] + phases(reply)["engine"] <= took for reply in replies)
         engine.stop()
 
     run(scene())

@@ -100,7 +100,7 @@ def test_a_long_body_passes_as_it_comes(tmp_path: Path) -> None:
         async with stage(rules(engine), tmp_path) as it:
             client = await it.client()
             await client.send(HEAD % (2 * MB) + bytes(10))
-            await asyncio.wait_for(begun.wait(), 30)
+            await asyncio.wait_for(begun.wait(), 120)
             await client.send(bytes(2 * MB - 10))
             assert (await client.reply()).status == 200
         engine.stop()

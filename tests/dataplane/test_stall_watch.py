@@ -31,6 +31,7 @@ def stalling(function: Any, watch: list[StallWatch]) -> Any:
     return stalled
 
 
+@pytest.mark.pure_python
 def test_a_rest_request_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,6 +80,7 @@ def test_the_route_of_a_translated_request_is_named(
     assert "route all" in line and "POST /v1/chat/completions" in line, line
 
 
+@pytest.mark.pure_python
 def test_a_grpc_call_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -62,7 +62,7 @@ class Scene:
         return RULES.format(required=required, **self._addresses)
 
     def rate(self, headers: dict[str, str], **rating: Any) -> httpx.Response:
-        return httpx.post(f"{self.served.url}/feedback", json={"value": 1, **rating}, headers=headers, timeout=60)
+        return httpx.post(f"{self.served.url}/feedback", json={"value": 1, **rating}, headers=headers, timeout=120)
 
     def ratings(self, experiment: str) -> float:
         """The sum of an experiment's ratings."""
@@ -103,7 +103,7 @@ def test_no_caller_names_the_id_of_anothers_conversation_at_an_engine(scene: Sce
     def held(session: str, headers: dict[str, str]) -> str:
         chat = {"model": "held", "messages": [{"role": "user", "content": "hi"}]}
         url = f"{scene.served.url}/v1/chat/completions"
-        assert httpx.post(url, json=chat, headers={**headers, "x-session-id": session}, timeout=60).is_success
+        assert httpx.post(url, json=chat, headers={**headers, "x-session-id": session}, timeout=120).is_success
         return scene.rest.received[-1]["x-session-id"]
 
     try:
@@ -128,21 +128,21 @@ def ask_rest(scene: Scene, id: str) -> None:
 def ask_chat(scene: Scene, id: str) -> None:
     chat = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
     headers = {**scene.acme, "x-request-id": id}
-    assert httpx.post(f"{scene.served.url}/v1/chat/completions", json=chat, headers=headers, timeout=60).is_success
+    assert httpx.post(f"{scene.served.url}/v1/chat/completions", json=chat, headers=headers, timeout=120).is_success
 
 
 def ask_grpc(scene: Scene, id: str) -> None:
     with grpc.insecure_channel(scene.served.address) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         message = service_pb2.ModelInferRequest(model_name="g").SerializeToString()
-        call(message, metadata=[*scene.acme.items(), ("x-request-id", id)], timeout=60)
+        call(message, metadata=[*scene.acme.items(), ("x-request-id", id)], timeout=120)
 
 
 def ask_stream(scene: Scene, id: str) -> None:
     with grpc.insecure_channel(scene.served.address) as channel:
         call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         message = service_pb2.ModelInferRequest(model_name="g").SerializeToString()
-        assert len(list(call(iter([message]), metadata=[*scene.acme.items(), ("x-request-id", id)], timeout=60))) == 1
+        assert len(list(call(iter([message]), metadata=[*scene.acme.items(), ("x-request-id", id)], timeout=120))) == 1
 
 
 def ask_rest_for_grpc(scene: Scene, id: str) -> None:
@@ -212,7 +212,7 @@ def places(scene: Scene, headers: dict[str, str], **more: Any) -> set[str]:
     before = {url: len(engine.received) for url, engine in scene.engines.items()}
     for _ in range(4):
         url = f"{scene.served.url}/v2/models/moved/infer"
-        assert httpx.post(url, json={**INFER, **more}, headers=headers, timeout=60).status_code == 200
+        assert httpx.post(url, json={**INFER, **more}, headers=headers, timeout=120).status_code == 200
     return {url for url, engine in scene.engines.items() if len(engine.received) > before[url]}
 
 
@@ -272,7 +272,7 @@ def test_sessions_of_calls_belong_to_their_tenant(scene: Scene, method: str, by:
     with grpc.insecure_channel(scene.served.address) as channel:
         path = f"/inference.GRPCInferenceService/{method}"
         if method == "ModelInfer":
-            channel.unary_unary(path)(request.SerializeToString(), metadata=metadata, timeout=60)
+            channel.unary_unary(path)(request.SerializeToString(), metadata=metadata, timeout=120)
         else:
             assert len(list(channel.stream_stream(path)(iter([request.SerializeToString()]), metadata=metadata))) == 1
     book = scene.served.plane.affinity.book
@@ -307,7 +307,7 @@ def test_tenants_share_no_prefix_cache(scene: Scene, path: str, body: dict[str, 
 
     def salt(headers: dict[str, str], **more: Any) -> str:
         before = len(scene.rest.bodies)
-        httpx.post(f"{scene.served.url}{path}", json={**body, **more}, headers=headers, timeout=60)
+        httpx.post(f"{scene.served.url}{path}", json={**body, **more}, headers=headers, timeout=120)
         (sent,) = [json.loads(each) for each in scene.rest.bodies[before:]]
         assert "hi" in str(sent)
         return str(sent["cache_salt"])
@@ -324,10 +324,10 @@ def test_a_salt_is_a_text_that_stands_once(scene: Scene) -> None:
     """A salt that is no text, or stands twice, is refused; one in another case is left out."""
     url = f"{scene.served.url}/v1/chat/completions"
     chat = {"model": "salted", "messages": PROMPT}
-    reply = httpx.post(url, json={**chat, "cache_salt": 5}, headers=scene.acme, timeout=60)
+    reply = httpx.post(url, json={**chat, "cache_salt": 5}, headers=scene.acme, timeout=120)
     assert reply.status_code == 400 and "'cache_salt' is no text" in reply.text
     for more, status in ((', "cache_salt": "a", "cache_\\u0073alt": "b"', 400), (', "Cache_Salt": "c"', 200)):
-        reply = httpx.post(url, content=json.dumps(chat)[:-1] + more + "}", headers=scene.acme, timeout=60)
+        reply = httpx.post(url, content=json.dumps(chat)[:-1] + more + "}", headers=scene.acme, timeout=120)
         assert reply.status_code == status, reply.text
     assert scene.rest.bodies[-1].lower().count(b'"cache_salt"') == 1
     assert json.loads(scene.rest.bodies[-1])["cache_salt"] == tenant_salt("acme")

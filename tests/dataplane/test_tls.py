@@ -226,7 +226,7 @@ def test_a_session_does_not_outlive_its_authority(tmp_path: Path, version: ssl.T
             def ask(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
                 """Raises: OSError where the client is refused."""
                 with (
-                    socket.create_connection(("127.0.0.1", it.port), timeout=30) as raw,
+                    socket.create_connection(("127.0.0.1", it.port), timeout=120) as raw,
                     trusting.wrap_socket(raw, session=session) as client,
                 ):
                     client.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n")

@@ -144,7 +144,7 @@ def test_bodies_wait_for_the_verification(scene: Scene, size: int, http2: bool) 
     """The body of a request with a new token waits, and arrives whole, by HTTP/1.1 and HTTP/2."""
     body = json.dumps({"inputs": [], "id": "x" * size}).encode()
     versions: dict[str, bool] = {"http1": False, "http2": True} if http2 else {}
-    with httpx.Client(timeout=60, **versions) as client:  # type: ignore[arg-type]
+    with httpx.Client(timeout=120, **versions) as client:  # type: ignore[arg-type]
         token = scene.by_file.token("a", jti=f"{size}{http2}")
         reply = client.post(f"{scene.served.url}/v2/models/m/infer", content=body, headers=bearer(token))
         assert reply.headers["x-pointsman-route"] == "of-acme"
@@ -164,7 +164,7 @@ def test_a_route_bounds_bodies_of_new_tokens(scene: Scene, http2: bool, is_chunk
         yield b" " * 1000
 
     versions: dict[str, bool] = {"http1": False, "http2": True} if http2 else {}
-    with httpx.Client(timeout=60, **versions) as client:  # type: ignore[arg-type]
+    with httpx.Client(timeout=120, **versions) as client:  # type: ignore[arg-type]
         contents: list[Any] = [pieces(), iter([b" " * 1001])] if is_chunked else [b" " * 1001, b" " * 100_000]
         for number, content in enumerate(contents):
             token = scene.by_file.token("a", jti=f"{http2}{is_chunked}{number}")
@@ -194,7 +194,7 @@ def test_grpc_calls(scene: Scene) -> None:
 
         client.start_stream(took, headers=bearer(scene.by_file.token("a", sub="stream")))
         client.async_stream_infer("g", inputs(triton_grpc))
-        assert is_there.wait(60)
+        assert is_there.wait(120)
         client.stop_stream()
         assert replies[0].get_response().model_name == "g"
 
@@ -287,7 +287,7 @@ def test_an_issuer_that_cannot_be_reached(scene: Scene) -> None:
 def test_a_token_ends_with_its_expiry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that was verified is refused once it has expired, on open connections, too."""
     token = scene.by_file.token("a", jti="ends")
-    with httpx.Client() as client, triton_grpc.InferenceServerClient(scene.served.address) as by_grpc:
+    with httpx.Client(timeout=120) as client, triton_grpc.InferenceServerClient(scene.served.address) as by_grpc:
         url = f"{scene.served.url}/v2/models/m/infer"
         assert [client.post(url, json={}, headers=bearer(token)).status_code for _ in range(3)] == [200] * 3
         by_grpc.infer("g", inputs(triton_grpc), headers=bearer(token))

@@ -19,6 +19,7 @@ TEXT = "Request for unknown model: 'lama' is not found; near names: 'llama'"
 WHERE = " (route 'all', engine 'it')"
 
 
+@pytest.mark.pure_python
 def test_a_model_that_no_endpoint_lists_is_refused_without_a_trip(tmp_path: Path) -> None:
     """Chats, Anthropic's messages and V2 get 404 in their own format; no engine gets the request; a listed model goes
     on. With one endpoint as with several."""

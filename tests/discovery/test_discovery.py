@@ -53,7 +53,7 @@ async def following(source: SourceSpec, *endpoints: EndpointSpec) -> AsyncIterat
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0.01)
 

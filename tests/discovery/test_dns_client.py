@@ -27,7 +27,7 @@ def shared() -> Iterator[DnsServer]:
 @pytest.fixture
 def server(shared: DnsServer) -> DnsServer:
     shared.records, shared.additional, shared.queries = {}, {}, []
-    shared.rcode, shared.truncates, shared.ttl = None, False, 7
+    shared.rcode, shared.refused, shared.truncates, shared.ttl = None, set(), False, 7
     return shared
 
 
@@ -72,7 +72,7 @@ def test_failures(server: DnsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         source = SourceSpec(dns="triton.test:8000", servers=(f"127.0.0.1:{silent.getsockname()[1]}",))
-        with pytest.raises(SourceError, match=r"no answer to A of triton\.test within 0\.3 s"):
+        with pytest.raises(SourceError, match=r"no answer (to A of triton\.test )?within 0\.[36] s"):
             asyncio.run(DnsClient(source).resolve())
 
 
@@ -85,19 +85,35 @@ def test_a_truncated_reply_is_read_by_tcp(server: DnsServer) -> None:
 
 
 def test_services(server: DnsServer) -> None:
-    """SRV records give ports and weights; those of a later priority wait; a target has all its addresses."""
+    """SRV records give ports, weights and levels, by the order of their priorities; a target has all its addresses, and
+    an address the first of its levels."""
     server.records = {
-        ("_http._tcp.triton.test", "SRV"): ["0 1 8000 a.test.", "0 3 8100 b.test.", "9 1 8000 later.test."],
+        ("_http._tcp.triton.test", "SRV"): ["10 1 8000 a.test.", "10 3 8100 b.test.", "90 0 8000 later.test."],
         ("a.test", "A"): ["10.0.0.1"],
         ("b.test", "A"): ["10.0.0.2", "10.0.0.3"],
+        ("later.test", "A"): ["10.0.0.4", "10.0.0.1"],
     }
-    resolution = resolve(server, "_http._tcp.triton.test", scheme="https")
-    assert sorted((each.spec.url, each.spec.weight, each.spec.host) for each in resolution.endpoints) == [
-        ("https://10.0.0.1:8000", 1.0, "a.test"),
-        ("https://10.0.0.2:8100", 3.0, "b.test"),
-        ("https://10.0.0.3:8100", 3.0, "b.test"),
+    resolution = resolve(server, "_http._tcp.triton.test", scheme="https", priority=2)
+    found = [each.spec for each in resolution.endpoints]
+    assert sorted((each.url, each.weight, each.host, each.priority) for each in found) == [
+        ("https://10.0.0.1:8000", 1.0, "a.test", 2),
+        ("https://10.0.0.2:8100", 3.0, "b.test", 2),
+        ("https://10.0.0.3:8100", 3.0, "b.test", 2),
+        ("https://10.0.0.4:8000", 1.0, "later.test", 3),
     ]
-    assert "later.test" not in [name for name, _, _ in server.queries]
+
+
+def test_a_spare_service_that_cannot_be_resolved(server: DnsServer) -> None:
+    """A target of a later level whose name fails is left out; one of the first level fails the resolution."""
+    server.records = {
+        ("_http._tcp.triton.test", "SRV"): ["0 1 8000 a.test.", "1 1 8000 broken.test."],
+        ("a.test", "A"): ["10.0.0.1"],
+    }
+    server.refused = {"broken.test"}
+    assert [each.spec.url for each in resolve(server, "_http._tcp.triton.test").endpoints] == ["http://10.0.0.1:8000"]
+    server.refused = {"a.test"}
+    with pytest.raises(SourceError, match=r"no answer to A of a\.test"):
+        resolve(server, "_http._tcp.triton.test")
 
 
 def test_addresses_beside_services_are_not_queried(server: DnsServer) -> None:
@@ -108,6 +124,20 @@ def test_addresses_beside_services_are_not_queried(server: DnsServer) -> None:
     assert [(each.spec.url, each.spec.weight) for each in resolution.endpoints] == [("http://10.0.0.1:8000", 1.0)]
     assert [kind for _, kind, _ in server.queries] == ["SRV"]
     assert urls(resolve(server, "_no._tcp.x.test")) == []
+
+
+def test_services_that_no_host_can_have_are_left_out(server: DnsServer) -> None:
+    """A port 0, which a URL would take for the scheme's, and targets that do not fit into a `Host` field."""
+    server.records = {
+        ("_http._tcp.triton.test", "SRV"): [
+            "0 1 0 a.test.",
+            "0 1 80 a\\032b.test.",
+            "0 1 80 \\.a.",
+            "0 1 8000 a.test.",
+        ],
+        ("a.test", "A"): ["10.0.0.1"],
+    }
+    assert urls(resolve(server, "_http._tcp.triton.test")) == ["http://10.0.0.1:8000"]
 
 
 def test_the_systems_resolver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,3 +100,36 @@ def test_ports() -> None:
         url("web")
     with pytest.raises(SourceError, match="has not one port alone: write 'port'"):
         url(None)
+
+
+def other(**keys: Any) -> dict[str, Any]:
+    return item("a", endpoint("10.0.0.1")) | keys
+
+
+@pytest.mark.parametrize(
+    "written, problem",
+    [
+        (None, "has no name"),
+        ("text", "has no name"),
+        ({"metadata": None}, "has no name"),
+        (other(endpoints="text"), "'endpoints' of EndpointSlice 'a'"),
+        (other(endpoints=[None]), "'endpoints' of EndpointSlice 'a'"),
+        (other(ports=["http"]), "'ports' of EndpointSlice 'a'"),
+        (other(ports=[{"name": "http", "port": 70000}]), "a port 70000"),
+        (other(ports=[{"name": "http", "port": "8000"}]), "a port '8000'"),
+        (item("a", {"addresses": "10.0.0.1"}), "'addresses'"),
+        (item("a", {"addresses": ["10.0.0.1"], "conditions": "ready"}), "'conditions'"),
+        (item("a", {"addresses": ["x@10.0.0.1/"]}), "'x@10.0.0.1/', which is no address"),
+        (item("a", {"addresses": ["1.2.3.4:99"]}, kind="IPv6"), "'1.2.3.4:99', which is no address"),
+    ],
+)
+def test_slices_of_another_shape_are_errors(written: Any, problem: str) -> None:
+    """They name the slice, change nothing of what is known, and never become endpoints that a worker cannot read."""
+    slices = EndpointSlices(SOURCE)
+    slices.replace([item("b", endpoint("10.0.0.2"))], "5")
+    with pytest.raises(SourceError, match=problem):
+        slices.replace([written], "6")
+    if isinstance(written, dict):
+        with pytest.raises(SourceError, match=problem):
+            slices.apply({"type": "ADDED", "object": written})
+    assert used(slices) == {"http://10.0.0.2:8000": False}

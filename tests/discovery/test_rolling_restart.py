@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support import plain_http
 from tests.support.kubernetes_api import KubernetesApi, endpoint
 from tests.support.local_replicas import LocalReplica
 from tests.support.servers import GatewayProcess
@@ -30,10 +31,10 @@ version: 1
 engines:
   names:
     endpoints: [{{dns: "triton.test:{names}", servers: ["{dns}"], min_refresh: 50ms, drain: 1s}}]
-    health: {{interval: 100ms}}
+    health: {{interval: 100ms, timeout: 60s}}
   slices:
     endpoints: [{{kubernetes: {{service: triton, namespace: models, port: http, api: "{api}"}}}}]
-    health: {{interval: 100ms}}
+    health: {{interval: 100ms, timeout: 60s}}
     slow_start: 1s
   unlisted:
     endpoints: [{{dns: "none.test:1", servers: ["{dns}"]}}, "http://127.0.0.1:9"]
@@ -66,7 +67,7 @@ class Fleet:
         self.api.put("triton-1", [*pods, *old], port=self.port)
 
     def engine(self, name: str) -> dict[str, Any]:
-        reply = httpx.get(f"{self.gateway.admin_url}/engines")
+        reply = plain_http.get(f"{self.gateway.admin_url}/engines")
         (found,) = [each for each in reply.json()["engines"] if each["name"] == name]
         return found  # type: ignore[no-any-return]
 
@@ -113,7 +114,7 @@ class Load:
             thread.join()
 
     def _send(self, model: str) -> None:
-        with httpx.Client(timeout=60.0) as client:
+        with httpx.Client(timeout=120) as client:
             while not self._stopping.wait(0.002):
                 reply = client.post(f"{self._url}/v2/models/{model}/infer", json={"inputs": []})
                 if reply.status_code != 200:
@@ -160,7 +161,7 @@ def _urls(fleet: Fleet, name: str) -> set[str]:
 
 def _shown(fleet: Fleet, name: str) -> set[str]:
     """The endpoints that /metrics counts requests of."""
-    text = httpx.get(f"{fleet.gateway.admin_url}/metrics").text
+    text = plain_http.get(f"{fleet.gateway.admin_url}/metrics").text
     return set(re.findall(rf'pointsman_requests_total{{arm="",endpoint="([^"]+)",engine="{name}"', text))
 
 
@@ -171,27 +172,27 @@ def _is_idle(found: dict[str, Any] | None) -> bool:
 def test_operators_see_sources(fleet: Fleet) -> None:
     """The admin API and /metrics show each source, how old its answer is and why it fails; endpoints that it has found
     are drained, but neither removed nor weighted."""
-    admin, found = fleet.gateway.admin_url, fleet.engine("names")
-    (source,) = found["sources"]
+    admin = fleet.gateway.admin_url
+    (source,) = eventually(lambda: [each for each in fleet.engine("names")["sources"] if each["error"] is None])
     assert source["source"] == f"dns:triton.test:{fleet.port}"
     assert (source["endpoints"], source["error"], source["left_out"]) == (SIZE, None, 0)
     url = f"http://{fleet.names[0].address}:{fleet.port}"
-    refused = httpx.post(f"{admin}/engines/names/endpoints/weight", json={"url": url, "weight": 2})
+    refused = plain_http.post(f"{admin}/engines/names/endpoints/weight", json={"url": url, "weight": 2})
     assert refused.status_code == 409 and "is found by dns:triton.test" in refused.text
-    assert httpx.delete(f"{admin}/engines/names/endpoints", params={"url": url}).status_code == 409
+    assert plain_http.delete(f"{admin}/engines/names/endpoints", params={"url": url}).status_code == 409
     for verb, by in (("drain", "the admin API"), ("undrain", None)):
-        assert httpx.post(f"{admin}/engines/names/endpoints/{verb}", json={"url": url}).status_code == 200
+        assert plain_http.post(f"{admin}/engines/names/endpoints/{verb}", json={"url": url}).status_code == 200
         draining = (fleet.endpoint("names", fleet.names[0]) or {})["draining"]
         assert (draining and draining["by"]) == by
     fleet.dns.records = {}
     eventually(lambda: fleet.engine("names")["sources"][0]["empty"])
     (unlisted,) = fleet.engine("unlisted")["sources"]
     assert unlisted["endpoints"] == 0
-    metrics = httpx.get(f"{admin}/metrics").text
+    metrics = plain_http.get(f"{admin}/metrics").text
     assert f'pointsman_source_endpoints{{engine="names",source="dns:triton.test:{fleet.port}"}} {SIZE}' in metrics
     assert 'pointsman_source_failing{engine="slices",source="kubernetes:models/triton:http' in metrics
     infer = f"{fleet.gateway.http_url}/v2/models/names/infer"
-    assert httpx.post(infer, json={"inputs": []}).status_code == 200
+    assert plain_http.post(infer, json={"inputs": []}).status_code == 200
 
 
 def test_workers_that_restart_and_rules_that_change_keep_endpoints(fleet: Fleet) -> None:
@@ -204,13 +205,13 @@ def test_workers_that_restart_and_rules_that_change_keep_endpoints(fleet: Fleet)
     path = fleet.gateway.rules_path
     path.write_text(path.read_text().replace("slow_start: 1s", "slow_start: 2s"))
     admin = fleet.gateway.admin_url
-    eventually(lambda: httpx.get(f"{admin}/rules").json()["number"] == 2)
+    eventually(lambda: plain_http.get(f"{admin}/rules").json()["number"] == 2)
     infer = f"{fleet.gateway.http_url}/v2/models/slices/infer"
-    assert httpx.post(infer, json={"inputs": []}).status_code == 200
+    assert plain_http.post(infer, json={"inputs": []}).status_code == 200
     children = psutil.Process(fleet.gateway.process.pid).children()
     next(child for child in children if "gateway.worker" in child.cmdline()).kill()
-    eventually(lambda: "pointsman_worker_restarts_total 1" in httpx.get(f"{admin}/metrics").text)
-    eventually(lambda: "pointsman_workers 1" in httpx.get(f"{admin}/metrics").text)
-    eventually(lambda: httpx.post(infer, json={"inputs": []}).status_code == 200)
+    eventually(lambda: "pointsman_worker_restarts_total 1" in plain_http.get(f"{admin}/metrics").text)
+    eventually(lambda: "pointsman_workers 1" in plain_http.get(f"{admin}/metrics").text)
+    eventually(lambda: plain_http.post(infer, json={"inputs": []}).status_code == 200)
     assert fleet.api.num_of("list") == lists
     eventually(lambda: fleet.engine("slices")["sources"][0]["error"])

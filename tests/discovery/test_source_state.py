@@ -89,3 +89,11 @@ def test_an_endpoint_of_two_sources_is_one() -> None:
         ("http://b:8000", 1.0, False),
         ("http://c:8000", 1.0, True),
     ]
+
+
+def test_what_is_drained_is_bounded() -> None:
+    """Of a name that has other addresses each time at most `max_endpoints` are drained, the latest."""
+    state = SourceState(DNS)
+    for number in range(20):
+        state.answered(found(f"a{number}", f"b{number}"), float(number))
+    assert used(state) == {"a19": False, "b19": False, "b17": True, "a18": True, "b18": True}

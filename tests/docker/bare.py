@@ -106,7 +106,7 @@ class Image:
     def is_healthy(self, port: str, real: int) -> bool:
         """The result of the health check, for a program that listens on another port than in a container."""
         argv = [word.replace(f":{port}/", f":{real}/") for word in self.healthcheck]
-        done = subprocess.run(argv, env=self.environment, capture_output=True, timeout=10, check=False)
+        done = subprocess.run(argv, env=self.environment, capture_output=True, timeout=120, check=False)
         return done.returncode == 0
 
 

@@ -85,7 +85,7 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
     admin_port = free_port()
 
     samples = started(ends, host_image.start(*SERVICES["samples"]["command"]))
-    assert samples.wait(60) == 0
+    assert samples.wait(120) == 0
     moved = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--metrics-port", "0"]
     host = started(ends, host_image.start(*SERVICES["engine"]["command"], *moved))
     eventually(lambda: host_image.is_healthy("8100", http_port), 60)

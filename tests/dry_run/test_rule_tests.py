@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.app import make_app
 from gateway.config.rules import load_rules, load_texts
 from gateway.dry_run.rule_tests import failed_tests
 from gateway.dry_run.rule_tests import tested as with_tests
+
+app = make_app()
 
 RULES = """\
 version: 1

@@ -61,7 +61,7 @@ version: 1
 engines:
   it:
     endpoints: ['http://127.0.0.1:{port}']
-    health: {{interval: 100ms}}
+    health: {{interval: 100ms, timeout: 60s}}
     wait_for_endpoint: 60s
     activator: {{url: '{url}', method: PATCH, headers: {{authorization: Bearer t}}, body: '{{"replicas": 1}}'}}
 routes: [{{name: all, engine: it}}]

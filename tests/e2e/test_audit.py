@@ -1,8 +1,6 @@
 """The audit in Redis covers all gateways that share it and survives their restarts; it has the operations of the
 inference ports that change engines."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
+from tests.support.command_line import pointsman
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -75,8 +74,7 @@ def test_operations_of_the_inference_ports_are_in_the_audit(start_gateway: Calla
         assert parameters["config"] == '{"name":"x"}' and parameters["file:1/model.py"].startswith("<9336 characters")
         assert (by_grpc["protocol"], by_grpc["path"]) == ("grpc", "/v2/repository/models/other/load")
         assert logging["body"] == {"log_file": "f", "api_key": "***"}
-        command = [sys.executable, "-m", "gateway", "audit", "--admin", gateway.admin_url]
-        shown = subprocess.run(command, capture_output=True, text=True, env={"COLUMNS": "250"}, timeout=60, check=True)
+        shown = pointsman("audit", "--admin", gateway.admin_url, env={"COLUMNS": "250"})
         assert shown.stdout.count("client") == 3 and "127.0.0.1" in shown.stdout
 
 

@@ -52,7 +52,7 @@ def gateways(
     rules = f"""\
 version: 1
 engines:
-  llm: {{protocol: openai, endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}
+  llm: {{protocol: openai, endpoints: [{urls}], balance: session, health: {{interval: 200ms, timeout: 60s}}}}
 identity: {{trust_header: true}}
 routes:
   - {{name: chat, engine: llm, session: {{history: {{required: true, patience: 5s}}}}}}
@@ -83,7 +83,7 @@ class Chat:
         url = self.gateways[turn % len(self.gateways)].http_url
         # A connection per request, so that any worker may accept it.
         reply = plain_http.post(
-            f"{url}/v1/chat/completions", json=requested, headers={"x-session-id": self.name}, timeout=60
+            f"{url}/v1/chat/completions", json=requested, headers={"x-session-id": self.name}, timeout=120
         )
         assert reply.status_code == 200, reply.text
         report = reply.json()

@@ -22,7 +22,7 @@ engines:
     endpoints: ["http://{address}"]
     api_key: {{file: secrets/key}}
     headers: {{x-account: {{file: secrets/account}}}}
-    health: {{interval: 200ms}}
+    health: {{interval: 200ms, timeout: 60s}}
 routes: [{{name: all, engine: hosted}}]
 """
 INFER = {"inputs": [{"name": "i", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
@@ -108,7 +108,7 @@ class Traffic:
         self._thread.start()
 
     def _run(self, url: str) -> None:
-        with httpx.Client(timeout=60, trust_env=False) as client:
+        with httpx.Client(timeout=120, trust_env=False) as client:
             while not self._is_over.is_set():
                 self.statuses.append(client.post(url, json=INFER).status_code)
 

@@ -58,12 +58,12 @@ def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
     ]
     try:
         gateway.crash()
-        psutil.wait_procs([server], timeout=10)
+        psutil.wait_procs([server], timeout=120)
         assert not server.is_running()
         assert plain_http.get(gateway.http_url + "/v2/health/live").status_code == 200
     finally:
         worker.terminate()
-        psutil.wait_procs([worker], timeout=10)
+        psutil.wait_procs([worker], timeout=120)
     assert not worker.is_running()
 
 
@@ -110,7 +110,7 @@ def test_without_a_program_the_gateway_serves_and_says_so(tmp_path: Path) -> Non
         eventually(lambda: (tmp_path / "ready.json").exists())
     finally:
         gateway.send_signal(signal.SIGTERM)
-        _, reply = gateway.communicate(timeout=20)
+        _, reply = gateway.communicate(timeout=120)
     assert gateway.returncode == 0
     (line,) = [line for line in reply.splitlines() if "redis-server" in line]
     assert "serving without Redis" in line and "brew install redis" in line

@@ -121,7 +121,7 @@ def test_parameters_choose_an_arm_by_real_clients(engines: dict[str, CannedEngin
         client.start_stream(lambda result, error: text.put(error))
         for key in (KEY, "wrong", KEY):
             client.async_stream_infer("m", [tensor], parameters={"arm": "x=new", "key": key})
-        errors = [text.get(timeout=20) for _ in range(3)]
+        errors = [text.get(timeout=120) for _ in range(3)]
         client.stop_stream()
     assert sorted(error is None for error in errors) == [False, True, True]
     assert counted(gateway, "forced") == Counter({"new": 6})

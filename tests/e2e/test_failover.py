@@ -25,7 +25,7 @@ def engines() -> Iterator[list[CannedEngine]]:
 
 def rules(engines: list[CannedEngine], idempotent: str) -> str:
     urls = ", ".join(f"'{engine.url}'" for engine in engines)
-    options = f"endpoints: [{urls}], retry: {{idempotent: {idempotent}}}, health: {{interval: 200ms}}"
+    options = f"endpoints: [{urls}], retry: {{idempotent: {idempotent}}}, health: {{interval: 200ms, timeout: 60s}}"
     return f"version: 1\nengines: {{it: {{{options}}}}}\nroutes: [{{name: all, engine: it}}]\n"
 
 
@@ -36,7 +36,7 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[tuple[
 
     def ask_many(number: int) -> list[tuple[int, str]]:
         reply = []
-        with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
+        with httpx.Client(base_url=gateway.http_url, timeout=120) as client:
             for _ in range(REQUESTS_EACH):
                 answer = client.post("/v2/models/m/infer", content=b'{"inputs": []}', headers={"x-sleep": "0.002"})
                 reply.append((answer.status_code, answer.json().get("served_by") or answer.json()["error"]))

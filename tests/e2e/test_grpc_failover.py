@@ -42,6 +42,9 @@ class Answers(grpc.GenericRpcHandler):
     def answer(self, message: bytes) -> service_pb2.ModelInferResponse:
         requested = service_pb2.ModelInferRequest.FromString(message)
         time.sleep(requested.parameters["sleep"].double_param)
+        held = requested.parameters["until"].string_param
+        while held and not Path(held).exists():
+            time.sleep(0.01)
         return service_pb2.ModelInferResponse(model_name=requested.model_name, model_version=self.name, id=requested.id)
 
     def stream(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -79,13 +82,15 @@ def survivor() -> Iterator[EngineProcess]:
 
 def rules(urls: list[str], idempotent: str = "safe") -> str:
     listed = ", ".join(f"'{url}'" for url in urls)
-    options = f"endpoints: [{listed}], retry: {{idempotent: {idempotent}}}, health: {{interval: 200ms}}"
+    options = f"endpoints: [{listed}], retry: {{idempotent: {idempotent}}}, health: {{interval: 200ms, timeout: 60s}}"
     return f"version: 1\nengines: {{it: {{{options}}}}}\nroutes: [{{name: all, engine: it}}]\n"
 
 
-def request(number: int = 0, sleep: float = 0.002) -> bytes:
+def request(number: int = 0, until: Path | None = None) -> bytes:
+    """`until`: it is answered once this file exists."""
     made = service_pb2.ModelInferRequest(model_name="m", id=str(number))
-    made.parameters["sleep"].double_param = sleep
+    made.parameters["sleep"].double_param = 0.002
+    made.parameters["until"].string_param = str(until or "")
     return bytes(made.SerializeToString())
 
 
@@ -101,7 +106,7 @@ def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[str]:
             ask = channel.unary_unary(UNARY)
             for number in range(CALLS_EACH):
                 try:
-                    answer = service_pb2.ModelInferResponse.FromString(ask(request(number), timeout=20))
+                    answer = service_pb2.ModelInferResponse.FromString(ask(request(number), timeout=120))
                     reply.append(answer.model_version if answer.id == str(number) else "somebody else's")
                 except grpc.RpcError as error:
                     reply.append(f"{error.code().name}: {error.details()}")
@@ -151,7 +156,7 @@ def test_rules_that_change_under_load(start_gateway: Callable[..., GatewayProces
 
 
 def test_a_stream_goes_on_while_the_gateway_stops(
-    start_gateway: Callable[..., GatewayProcess], survivor: EngineProcess
+    start_gateway: Callable[..., GatewayProcess], survivor: EngineProcess, tmp_path: Path
 ) -> None:
     """After SIGTERM calls in flight finish; then new calls get UNAVAILABLE."""
     gateway = start_gateway(rules([survivor.url]), workers=2)
@@ -159,15 +164,16 @@ def test_a_stream_goes_on_while_the_gateway_stops(
 
     def messages() -> Iterator[bytes]:
         yield request(1)
-        go_on.wait(20)
+        go_on.wait(120)
         yield request(2)
 
     with grpc.insecure_channel(gateway.grpc_url) as channel:
-        call = channel.stream_stream(STREAM)(messages(), timeout=20)
+        call = channel.stream_stream(STREAM)(messages(), timeout=120)
         first = service_pb2.ModelStreamInferResponse.FromString(next(call))
-        slow = channel.unary_unary(UNARY).future(request(3, sleep=0.5), timeout=20)
+        slow = channel.unary_unary(UNARY).future(request(3, until=tmp_path / "go-on"), timeout=120)
         eventually(lambda: in_flight(gateway) == 2)
         gateway.process.terminate()
+        (tmp_path / "go-on").touch()
         assert service_pb2.ModelInferResponse.FromString(slow.result()).id == "3"
         go_on.set()
         second = service_pb2.ModelStreamInferResponse.FromString(next(call))
@@ -175,7 +181,7 @@ def test_a_stream_goes_on_while_the_gateway_stops(
         assert next(call, None) is None and call.code() is grpc.StatusCode.OK
         eventually(lambda: gateway.process.poll() is not None)
         with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(UNARY)(request(4), timeout=5)
+            channel.unary_unary(UNARY)(request(4), timeout=120)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -42,7 +42,7 @@ def test_a_host_that_stops_hands_its_sessions_over(
 
     def ask_many(number: int) -> Counter[str]:
         report: Counter[str] = Counter()
-        with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
+        with httpx.Client(base_url=gateway.http_url, timeout=120) as client:
             for turn in range(REQUESTS_EACH):
                 headers = {"x-session-id": f"{number}-{turn % SESSIONS_EACH}"}
                 reply = client.post("/v2/models/adder/infer", content=BODY, headers=headers)

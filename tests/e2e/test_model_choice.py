@@ -38,7 +38,8 @@ def test_two_language_models_behind_one_engine(
     """Of 100 requests for the models of two servers none gets 404, and /v1/models has the models of both."""
     lists = ("llama,llama-lora", "qwen")
     urls = ", ".join(f"'{start_canned(extra_args=['--models', names]).http_url}'" for names in lists)
-    engine = f"{{endpoints: [{urls}], protocol: openai, health: {{interval: 100ms}}, models: {{remember: 0s}}}}"
+    health = "health: {interval: 100ms, timeout: 60s}"
+    engine = f"{{endpoints: [{urls}], protocol: openai, {health}, models: {{remember: 0s}}}}"
     gateway = start_gateway(f"version: 1\nengines: {{it: {engine}}}\nroutes: [{{name: all, engine: it}}]\n", workers=2)
     assert eventually(lambda: served(gateway) == [["llama", "llama-lora"], ["qwen"]])
     statuses: Counter[int] = Counter()

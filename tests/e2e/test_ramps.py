@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import httpx
 import pytest
 
 from tests.support.canned_engine import CannedEngine
-from tests.support.child import REPOSITORY
+from tests.support.command_line import pointsman
 from tests.support.load import Answer, Load
 from tests.support.redis_server import RedisServer, program
 from tests.support.servers import GatewayProcess
@@ -23,7 +21,7 @@ from tests.support.wire import send
 
 INFER = "/v2/models/m/infer"
 StartGateway = Callable[..., GatewayProcess]
-CLIENT = httpx.Client(timeout=20, trust_env=False)
+CLIENT = httpx.Client(timeout=120, trust_env=False)
 
 # The share of users that a bad arm may affect before it loses all traffic: stated in gateway/README.md.
 HURT = 0.1
@@ -155,8 +153,7 @@ def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[Canne
 
 def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> str:
     """The output of `pointsman experiments`."""
-    requests = [sys.executable, "-m", "gateway", "experiments", *arguments, "--admin", gateway.admin_url]
-    done = subprocess.run(requests, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    done = pointsman("experiments", *arguments, "--admin", gateway.admin_url)
     assert done.returncode == int(refused), done.stderr
     return done.stderr if refused else done.stdout
 

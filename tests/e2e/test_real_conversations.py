@@ -21,7 +21,7 @@ from tests.support.servers import GatewayProcess
 FOLDER = MODELS / "storyteller" / "1"
 QUESTIONS = ["Tell me a story about a fox.", "What was the name of the fox?", "What is the opposite of hot?"]
 MAX_TOKENS = 60
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,17 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.app import make_app
 from gateway.demo.triton import TritonProcess
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
+app = make_app()
+
 StartGateway = Callable[..., GatewayProcess]
 
-CLIENT = httpx.Client(timeout=20, trust_env=False)
+CLIENT = httpx.Client(timeout=120, trust_env=False)
 
 
 @pytest.fixture

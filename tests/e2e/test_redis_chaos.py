@@ -46,7 +46,8 @@ class Stage:
 
     def __init__(self, folder: Path, engines: Sequence[CannedEngine], redis: str) -> None:
         urls = ", ".join(f"'{engine.url}'" for engine in engines)
-        rules = f"version: 1\nengines: {{it: {{endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}}}\n"
+        engine = f"{{endpoints: [{urls}], balance: session, health: {{interval: 200ms, timeout: 60s}}}}"
+        rules = f"version: 1\nengines: {{it: {engine}}}\n"
         rules += "routes: [{name: all, engine: it}]\n"
         # A deadline that a busy machine meets; no request should wait for longer.
         extra = ("--redis-deadline", "50ms")
@@ -95,7 +96,7 @@ class Stage:
         finally:
             is_over.set()
             for client in clients:
-                client.join(30)
+                client.join(120)
         assert set(reply) == {200}
 
     def __enter__(self) -> Self:
@@ -107,7 +108,7 @@ class Stage:
         assert log.count("is left alone for a while") <= 12, log  # at most one line per process and fault
 
     def _keep_asking(self, number: int, is_over: threading.Event, reply: list[int | str]) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=120)
         while not is_over.is_set():
             for session in SESSIONS[number::NUM_CLIENTS]:
                 try:
@@ -120,7 +121,7 @@ class Stage:
         connection.close()
 
     def _ask(self, session: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=120)
         connection.request("POST", "/v2/models/m/infer", b"{}", {"x-session-id": session, "connection": "close"})
         answer = connection.getresponse()
         body = answer.read()
@@ -131,7 +132,7 @@ class Stage:
 
     def _drain(self, verb: str) -> None:
         path = f"{self.gateway.admin_url}/engines/it/endpoints/{verb}"
-        assert plain_http.post(path, json={"url": self._first}, timeout=20).json()["shared"]
+        assert plain_http.post(path, json={"url": self._first}, timeout=120).json()["shared"]
 
     def _workers(self) -> list[psutil.Process]:
         found = []
@@ -211,6 +212,20 @@ def test_no_request_fails_and_nothing_is_forgotten(
     with stage.under_load():
         fault(redis, network)
     assert stage.others_know()
+
+
+def test_operators_reach_a_slow_redis_after_an_outage(stage: Stage, redis: RedisServer, network: SlowProxy) -> None:
+    """A Redis that takes longer than a request may wait for it serves the admin API, before and after an outage."""
+    page = f"{stage.gateway.admin_url}/conversations"
+    network.delay = 0.02  # longer than the default of --redis-deadline
+    try:
+        assert plain_http.get(page).status_code == 200
+        redis.kill()
+        eventually(lambda: "left alone" in plain_http.get(page).text)
+        redis.start()
+        eventually(lambda: plain_http.get(page).status_code == 200)
+    finally:
+        network.delay = 0.0
 
 
 def test_a_killed_redis_of_ones_own(engines: list[CannedEngine], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Scene:
         self.is_over = True
 
     async def drains(self, gateways: list[GatewayProcess]) -> None:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=120) as client:
             while not self.is_over:
                 await asyncio.sleep(0.2)
                 path = f"/engines/it/endpoints/{self.chance.choice(['drain', 'undrain', 'undrain'])}"
@@ -109,7 +109,7 @@ def test_no_answer_is_wrong(redis: RedisServer, tmp_path: Path) -> None:
         folders = [tmp_path / "one", tmp_path / "other"]
         started = [GatewayProcess.start(scene.rules(), folder, workers=2, redis=redis.url) for folder in folders]
         gateways = [await asyncio.to_thread(gateway.wait_ready) for gateway in started]
-        clients = [httpx.AsyncClient(base_url=gateway.http_url, timeout=20) for gateway in gateways for _ in range(6)]
+        clients = [httpx.AsyncClient(base_url=gateway.http_url, timeout=120) for gateway in gateways for _ in range(6)]
         work = [scene.sequences(clients, who) for who in range(1, NUM_CLIENTS + 1)]
         try:
             await asyncio.gather(*work, scene.drains(gateways), scene.pauses(redis), scene.ends())

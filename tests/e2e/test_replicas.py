@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 StartGateway = Callable[..., GatewayProcess]
 
 # One connection per request, so that every worker gets some.
-CLIENT = httpx.Client(headers={"connection": "close"}, timeout=20, trust_env=False)
+CLIENT = httpx.Client(headers={"connection": "close"}, timeout=120, trust_env=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def rules(engines: tuple[CannedEngine, CannedEngine], more: str = "health: {interval: 200ms}") -> str:
+def rules(engines: tuple[CannedEngine, CannedEngine], more: str = "health: {interval: 200ms, timeout: 60s}") -> str:
     urls = ", ".join(f"'{engine.url}'" for engine in engines)
     return f"version: 1\nengines: {{it: {{endpoints: [{urls}], {more}}}}}\nroutes: [{{name: all, engine: it}}]\n"
 
@@ -123,7 +123,7 @@ def test_a_drain_without_redis(start_gateway: StartGateway, engines: tuple[Canne
     eventually(lambda: "pointsman_worker_restarts_total 2.0" in lines() and "pointsman_workers 2.0" in lines())
     assert set(served_by(gateway)) == {"b"}
     assert f'pointsman_endpoint_draining{{endpoint="{engines[0].url}",engine="it"}} 1.0' in lines()
-    gateway.rules_path.write_text(rules(engines, "balance: round_robin, health: {interval: 200ms}"))
+    gateway.rules_path.write_text(rules(engines, "balance: round_robin, health: {interval: 200ms, timeout: 60s}"))
     eventually(lambda: "pointsman_rules_number 2.0" in lines())
     assert set(served_by(gateway)) == {"b"}
     engines[1].kill()
@@ -221,5 +221,5 @@ def test_a_worker_whose_control_process_is_gone_still_hears(
         eventually(lambda: served_by(orphaned, 10) == {"a": 10})
     finally:
         worker.terminate()
-        psutil.wait_procs([worker], timeout=10)
+        psutil.wait_procs([worker], timeout=120)
     assert not worker.is_running()

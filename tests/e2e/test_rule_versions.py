@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 StartGateway = Callable[..., GatewayProcess]
 
-CLIENT = httpx.Client(headers={"connection": "close"}, timeout=20, trust_env=False)
+CLIENT = httpx.Client(headers={"connection": "close"}, timeout=120, trust_env=False)
 
 
 @pytest.fixture

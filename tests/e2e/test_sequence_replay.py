@@ -51,7 +51,7 @@ def redis(folder: Path) -> Iterator[RedisServer]:
 @pytest.fixture(scope="module")
 def gateway(tritons: list[TritonProcess], redis: RedisServer, folder: Path) -> Iterator[GatewayProcess]:
     endpoints = ", ".join(f"{{url: '{triton.http_url}', grpc: '{triton.grpc_url}'}}" for triton in tritons)
-    engine = f"it: {{endpoints: [{endpoints}], balance: session, health: {{interval: 200ms}}}}"
+    engine = f"it: {{endpoints: [{endpoints}], balance: session, health: {{interval: 200ms, timeout: 60s}}}}"
     route = f"{{name: all, engine: it, session: {{sequences: {{max_steps: {MAX_STEPS}}}}}}}"
     rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{route}]\n"
     gateway = GatewayProcess.start(rules, folder / "gateway", workers=2, redis=redis.url)
@@ -121,7 +121,7 @@ def test_a_drained_triton_hands_its_sequences_over(
         assert plain_http.post(f"{path}/undrain", json={"url": url, "by": "the test"}).status_code == 200
         await clients.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), 120))
     eventually(lambda: moved(gateway, "drained") == 3)
 
 
@@ -181,7 +181,7 @@ def test_sequences_outlive_their_triton(
         assert url in str(raised.value)
         await clients.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), 120))
     eventually(lambda: moved(gateway, "lost") > 0)
     eventually(
         lambda: not list(redis.client.scan_iter("pointsman:1:inputs:*"))

@@ -177,4 +177,4 @@ def test_a_sequence_goes_on_by_another_way(gateways: list[GatewayProcess]) -> No
             assert await answer(clients, chance, 3, sequence_id=sequence, sequence_end=True) == 10
         await clients.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), 120))

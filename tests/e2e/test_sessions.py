@@ -57,7 +57,7 @@ def served_by(gateway: GatewayProcess, session: str) -> str:
 
 
 def admin(gateway: GatewayProcess, method: str, path: str, **body: Any) -> httpx.Response:
-    return plain_http.request(method, f"{gateway.admin_url}{path}", json=body or None, timeout=20)
+    return plain_http.request(method, f"{gateway.admin_url}{path}", json=body or None, timeout=120)
 
 
 def test_a_session_is_at_one_place_for_all(gateways: list[GatewayProcess]) -> None:

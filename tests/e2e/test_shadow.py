@@ -21,7 +21,7 @@ import tritonclient.http as over_http
 import trustme
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.app import make_app
 from gateway.demo.triton import TritonProcess
 from tests.support import plain_http
 from tests.support.canned_engine import CannedEngine
@@ -29,6 +29,8 @@ from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.host import HostProcess
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
+
+app = make_app()
 
 MODELS = Path(__file__).parents[1] / "shadow_models"
 X = np.array([[1.25, 2.5, -3.0, 4.75]], np.float32)
@@ -57,6 +59,22 @@ def when_mirrored(gateway: GatewayProcess, number: int, route: str = "r") -> dic
         raise AssertionError(f"{number} requests were not compared: {report(gateway, route)}") from None
     assert found is not None
     return found
+
+
+Mirror = Callable[[str], GatewayProcess]
+
+
+@pytest.fixture
+def mirror(use_gateway: Mirror) -> Mirror:
+    """A function that puts rules in force, with no report yet."""
+
+    def mirrored(rules: str) -> GatewayProcess:
+        gateway = use_gateway(rules)
+        for each in plain_http.get(f"{gateway.admin_url}/shadows").json()["shadows"]:
+            plain_http.delete(f"{gateway.admin_url}/shadows/{each['route']}")
+        return gateway
+
+    return mirrored
 
 
 # Numbers
@@ -139,19 +157,17 @@ def test_two_tritons_differ_by_exactly_what_their_models_do(
 
 @pytest.mark.parametrize("by", ["url: '{0}', grpc: '{1}'", "url: '{0}'", "url: 'grpc://{1}'"])
 def test_the_difference_is_the_same_however_the_candidate_is_reached(
-    by: str, hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
+    by: str, hosts: tuple[HostProcess, HostProcess], mirror: Mirror
 ) -> None:
     """Requests to a candidate with REST alone or gRPC alone are converted as on a route."""
-    gateway = start_gateway(rules_between(*hosts, by=by))
+    gateway = mirror(rules_between(*hosts, by=by))
     ask_each_way(gateway)
     check_the_difference(when_mirrored(gateway, 3))
 
 
-def test_streams_are_counted_and_not_mirrored(
-    hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
-) -> None:
+def test_streams_are_counted_and_not_mirrored(hosts: tuple[HostProcess, HostProcess], mirror: Mirror) -> None:
     """A ModelStreamInfer call is answered by the primary and not mirrored."""
-    gateway = start_gateway(rules_between(*hosts))
+    gateway = mirror(rules_between(*hosts))
     answers: list[Any] = []
     given = over_grpc.InferInput("x", X.shape, "FP32")
     given.set_data_from_numpy(X)
@@ -164,12 +180,10 @@ def test_streams_are_counted_and_not_mirrored(
     assert (found["captured"], found["mirrored"], found["dropped"]) == (0, 0, {"stream": 1})
 
 
-def test_a_tolerance_lets_them_agree(
-    hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
-) -> None:
+def test_a_tolerance_lets_them_agree(hosts: tuple[HostProcess, HostProcess], mirror: Mirror) -> None:
     """A tolerance accepts the difference of the numbers, while the label still differs. A wider tolerance starts a new
     report."""
-    gateway = start_gateway(rules_between(*hosts, shadow=", tolerance: {absolute: 0.3, relative: 0}"))
+    gateway = mirror(rules_between(*hosts, shadow=", tolerance: {absolute: 0.3, relative: 0}"))
     ask_each_way(gateway)
     found = when_mirrored(gateway, 3)
     assert found["tensors"]["y"]["outside"] == 6
@@ -259,16 +273,16 @@ def talk_each_way(gateway: GatewayProcess) -> int:
 def test_texts_part_at_the_word_that_differs(
     candidate: str,
     talkers: tuple[CannedLLM, CannedLLM, CannedLLM],
-    start_gateway: Callable[..., GatewayProcess],
-    tmp_path: Path,
+    mirror: Mirror,
 ) -> None:
     """The texts differ at the seventh word, in each dialect, streamed or not, with an OpenAI or a V2 candidate."""
     old, new, v2 = talkers
-    template = tmp_path / "chat.jinja"
-    template.write_text(TEMPLATE)
+    mirror(simple_rules(old.http_url, new.http_url, "timeout: 2s")).rules_path.with_name("chat.jinja").write_text(
+        TEMPLATE
+    )
     there = {
         "openai": f"{{protocol: openai, endpoints: ['{new.http_url}']}}",
-        "v2": f"{{endpoints: ['{v2.http_url}'], chat_template: {template}}}",
+        "v2": f"{{endpoints: ['{v2.http_url}'], chat_template: chat.jinja}}",
     }[candidate]
     model = ", model: vllm_model" if candidate == "v2" else ""
     rules = f"""
@@ -279,7 +293,7 @@ engines:
 routes:
   - {{name: r, engine: old, shadow: {{engine: new, sample: 1, max_in_flight: 1000{model}}}}}
 """
-    gateway = start_gateway(rules)
+    gateway = mirror(rules)
     number = talk_each_way(gateway)
     found = when_mirrored(gateway, number)
     assert (found["differing"], found["dropped"]) == (number, {}), found["failures"]
@@ -292,7 +306,7 @@ routes:
 
 
 def test_what_was_said_is_told_only_where_it_may_be(
-    talkers: tuple[CannedLLM, CannedLLM, CannedLLM], start_gateway: Callable[..., GatewayProcess]
+    talkers: tuple[CannedLLM, CannedLLM, CannedLLM], mirror: Mirror
 ) -> None:
     """A report contains neither questions nor answers, unless the route sets the length of excerpts."""
     old, new, _ = talkers
@@ -308,7 +322,7 @@ routes:
     shadow: {{engine: new, sample: 1, max_in_flight: 1000}}
   - {{name: open, engine: old, shadow: {{engine: new, sample: 1, max_in_flight: 1000, excerpts: 150}}}}
 """
-    gateway = start_gateway(rules)
+    gateway = mirror(rules)
     body = TEN | {"messages": [{"role": "user", "content": "my secret"}]}
     for way in ("quiet", "open"):
         plain_http.post(f"{gateway.http_url}/v1/chat/completions", json=body, headers={"x-way": way})
@@ -345,7 +359,7 @@ class Holding:
 
     def _serve(self, connection: socket.socket) -> None:
         while data := connection.recv(1 << 16):
-            if data.startswith(b"GET"):
+            if b"/infer " not in data.partition(b"\r\n")[0]:  # a probe
                 connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
                 continue
             self._count(1)
@@ -393,7 +407,7 @@ def ask_many(gateway: GatewayProcess, number: int, body: bytes = b'{"inputs": []
     """Send requests from four clients at once. Returns the count of each status."""
 
     def some(_: int) -> list[int]:
-        with httpx.Client(base_url=gateway.http_url, timeout=30) as client:
+        with httpx.Client(base_url=gateway.http_url, timeout=120) as client:
             return [client.post("/v2/models/m/infer", content=body).status_code for _ in range(number // 4)]
 
     with ThreadPoolExecutor(4) as clients:
@@ -405,9 +419,9 @@ def unused_url() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_dead_candidate_harms_nobody(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
+def test_a_dead_candidate_harms_nobody(primary: CannedEngine, mirror: Mirror) -> None:
     """With a dead candidate the primary answers all requests; each mirrored request fails or is dropped."""
-    gateway = start_gateway(simple_rules(primary.url, unused_url(), "max_in_flight: 4"))
+    gateway = mirror(simple_rules(primary.url, unused_url(), "max_in_flight: 4"))
     assert ask_many(gateway, 200) == {200: 200}
 
     def told() -> dict[str, Any] | None:
@@ -421,11 +435,11 @@ def test_a_dead_candidate_harms_nobody(primary: CannedEngine, start_gateway: Cal
 
 
 def test_a_candidate_that_never_answers_gets_only_so_many(
-    primary: CannedEngine, holding: Holding, start_gateway: Callable[..., GatewayProcess]
+    primary: CannedEngine, holding: Holding, mirror: Mirror
 ) -> None:
     """A candidate that never answers gets at most `max_in_flight` requests at a time. The rest are counted as dropped,
     the mirrored ones fail after the timeout, and every client gets its answer."""
-    gateway = start_gateway(simple_rules(primary.url, holding.url, "max_in_flight: 3, timeout: 2s"))
+    gateway = mirror(simple_rules(primary.url, holding.url, "max_in_flight: 3, timeout: 2s"))
     assert ask_many(gateway, 400) == {200: 400}
 
     def told() -> dict[str, Any] | None:
@@ -440,9 +454,9 @@ def test_a_candidate_that_never_answers_gets_only_so_many(
     assert found["failures"][0]["reason"] == "the candidate did not answer within 2 s"
 
 
-def test_long_bodies_are_not_mirrored(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
+def test_long_bodies_are_not_mirrored(primary: CannedEngine, mirror: Mirror) -> None:
     """Requests and answers beyond `max_bytes` are not mirrored, and are counted."""
-    gateway = start_gateway(simple_rules(primary.url, primary.url, "max_in_flight: 1000, max_bytes: 2KiB"))
+    gateway = mirror(simple_rules(primary.url, primary.url, "max_in_flight: 1000, max_bytes: 2KiB"))
     long = b'{"inputs": [], "id": "%b"}' % (b"x" * 3000)
     assert ask_many(gateway, 8, long) == {200: 8}
     assert ask_many(gateway, 4) == {200: 4}
@@ -507,10 +521,10 @@ def test_there_is_no_process_without_a_shadow(
     assert report(gateway)["compared"] > 0
 
 
-def test_what_is_not_mirrored(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
+def test_what_is_not_mirrored(primary: CannedEngine, mirror: Mirror) -> None:
     """Parts of sequences, requests refused by limits, and metadata requests are not mirrored."""
     rules = simple_rules(primary.url, primary.url, "max_in_flight: 1000")
-    gateway = start_gateway(rules + "limits: [{name: few, requests_per_second: 0.001, burst: 2}]\n")
+    gateway = mirror(rules + "limits: [{name: few, requests_per_second: 0.001, burst: 2}]\n")
     of_sequence = {"parameters": {"sequence_id": 5, "sequence_start": True}, "inputs": []}
     statuses = [
         plain_http.post(f"{gateway.http_url}/v2/models/m/infer", json=body).status_code
@@ -523,10 +537,10 @@ def test_what_is_not_mirrored(primary: CannedEngine, start_gateway: Callable[...
     assert (found["mirrored"], found["captured"]) == (1, 2)
 
 
-def test_a_sample_is_a_sample(primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]) -> None:
+def test_a_sample_is_a_sample(primary: CannedEngine, mirror: Mirror) -> None:
     """A sample of 20 % captures about a fifth of 400 requests."""
     rules = simple_rules(primary.url, primary.url, "max_in_flight: 1000").replace("sample: 1,", "sample: 20%,")
-    gateway = start_gateway(rules)
+    gateway = mirror(rules)
     assert ask_many(gateway, 400) == {200: 400}
     assert 40 <= report(gateway)["captured"] <= 130  # nine standard deviations of independent samples
 
@@ -572,12 +586,10 @@ def recorders() -> Iterator[tuple[Recorder, Recorder]]:
     other.close()
 
 
-def test_a_candidate_gets_what_the_primary_got(
-    recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
-) -> None:
+def test_a_candidate_gets_what_the_primary_got(recorders: tuple[Recorder, Recorder], mirror: Mirror) -> None:
     """The candidate gets the same body, path, id and headers, and the route's name in a header."""
     primary, candidate = recorders
-    gateway = start_gateway(simple_rules(primary.url, candidate.url, "max_in_flight: 1000"))
+    gateway = mirror(simple_rules(primary.url, candidate.url, "max_in_flight: 1000"))
     head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}'
     body = head + struct.pack("<f", 1.5)
     given = {
@@ -597,12 +609,12 @@ def test_a_candidate_gets_what_the_primary_got(
 
 
 def test_a_candidate_is_asked_for_the_model_that_has_answered(
-    recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
+    recorders: tuple[Recorder, Recorder], mirror: Mirror
 ) -> None:
     """The candidate gets the model name that the arm or the route set, unless the shadow names one. Routes without a
     shadow mirror nothing."""
     primary, candidate = recorders
-    gateway = start_gateway(f"""
+    gateway = mirror(f"""
 version: 1
 engines:
   old: {{endpoints: ['{primary.url}']}}
@@ -638,13 +650,11 @@ routes:
     assert models == {name: requested[name] for name in ("split", "of-b")}
 
 
-def test_what_is_converted_is_mirrored_once(
-    hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
-) -> None:
+def test_what_is_converted_is_mirrored_once(hosts: tuple[HostProcess, HostProcess], mirror: Mirror) -> None:
     """REST requests to a gRPC engine and gRPC requests to a REST engine are mirrored once."""
     exact, shifted = hosts
     for endpoint in (f"grpc://{exact.grpc_url}", exact.http_url):
-        gateway = start_gateway(f"""
+        gateway = mirror(f"""
 version: 1
 engines:
   old: {{endpoints: ['{endpoint}']}}

@@ -29,7 +29,7 @@ class Listener:
     """A gateway process: the events that it received, and how often it had to reload all state."""
 
     def __init__(self, url: str) -> None:
-        self.store = BoundedRedis(read_address(url), deadline=5.0, timeout=10.0)
+        self.store = BoundedRedis(read_address(url), deadline=120.0, timeout=120.0)
         self.event_bus = EventBus(self.store)
         self.received: list[str] = []
         self.missed = 0
@@ -44,7 +44,7 @@ class Listener:
         await self.store.close()
 
 
-async def becomes(question: Callable[[], bool], timeout: float = 20.0) -> None:
+async def becomes(question: Callable[[], bool], timeout: float = 120.0) -> None:
     until = time.monotonic() + timeout
     while not question():
         assert time.monotonic() < until
@@ -61,7 +61,7 @@ def between(url: str, scene: Callable[[Listener, Listener], Awaitable[None]]) ->
         try:
             await becomes(lambda: one.event_bus.is_live and other.event_bus.is_live)
             assert other.missed == 1  # each bus reloads its state once at its start
-            await asyncio.wait_for(scene(one, other), 30)
+            await asyncio.wait_for(scene(one, other), 120)
         finally:
             await one.close()
             await other.close()

@@ -26,7 +26,7 @@ LEADER = "pointsman:1:experiments:{all}:leader"
 STATE = RunState("f", {"old": 0.9, "new": 0.1}, revision=1)
 
 
-async def eventually(what: Callable[[], bool], seconds: float = 60.0) -> None:
+async def eventually(what: Callable[[], bool], seconds: float = 240.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)

@@ -190,7 +190,7 @@ def test_who_has_given_all_back_leases_nothing_more(redis_server: RedisServer) -
             limiter._borrow_soon(account)
             limiter.close()
             await asyncio.sleep(0.05)
-            await store.flush(timeout=30.0)
+            await store.flush(timeout=120)
             [leases] = [redis_server.client.hvals(key) for key in redis_server.client.keys("*:slots")]
             assert [lease.split(":")[0] for lease in leases] == ["0"]
 

@@ -33,12 +33,15 @@ PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.co
 
 @dataclass(frozen=True)
 class Fleet:
-    """The gateway, the engine whose requests can be inspected, its V2 twin, and why a server is missing."""
+    """The gateway, the engine whose requests can be inspected, its V2 twin, and why a server is missing. `urls` are the
+    servers' addresses as rules write them, for REST and for gRPC."""
 
     gateway: GatewayProcess
     canned: CannedLLM
     canned_v2: CannedLLM
     missing: Mapping[str, str]
+    urls: Mapping[str, tuple[Any, str]]
+    torchserve_key: str
 
     def need(self, engine: Engine) -> None:
         """Skip the test where the engine cannot run here."""
@@ -86,7 +89,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (directory / "plain.jinja").write_text(PLAIN_TEMPLATE)
         gateway = GatewayProcess.start(_rules(urls, key), directory)
         stops.callback(gateway.stop)
-        yield Fleet(gateway.wait_ready(), canned, canned_v2, missing)
+        yield Fleet(gateway.wait_ready(), canned, canned_v2, missing, urls, key)
 
 
 # The requests of a V2 engine can be inspected where the canned engine plays it.

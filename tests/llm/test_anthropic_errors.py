@@ -121,7 +121,7 @@ def test_a_translated_reply_names_its_request(gateway: GatewayProcess) -> None:
 
 def test_errors_over_http2(gateway: GatewayProcess) -> None:
     """Over HTTP/2 they are the same, also of a body that is too long."""
-    with httpx.Client(http1=False, http2=True, trust_env=False, timeout=60) as client:
+    with httpx.Client(http1=False, http2=True, trust_env=False, timeout=120) as client:
         for sent, status in ((b"{}", 400), (b" " * (MAX_BODY_BYTES + 1), 413)):
             reply = client.post(gateway.http_url + PATH, content=sent, headers={"x-request-id": "mine"})
             assert (reply.status_code, reply.json()["type"], reply.json()["request_id"]) == (status, "error", "mine")

@@ -59,7 +59,7 @@ def gateway_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def openai(gateway: GatewayProcess) -> OpenAI:
-    return OpenAI(base_url=f"{gateway.http_url}/v1", api_key="none", max_retries=0, timeout=20)
+    return OpenAI(base_url=f"{gateway.http_url}/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def words(stream: Any) -> list[str]:
@@ -117,7 +117,7 @@ def test_an_honest_end_for_anthropic(two: list[CannedLLM], gateway_for: Start, f
     broken = two[0]
     broken.break_down(fault)
     gateway = gateway_for(rules_for(broken.http_url, engine=STEADY))
-    with Anthropic(base_url=gateway.http_url, api_key="none", max_retries=0, timeout=20) as client:
+    with Anthropic(base_url=gateway.http_url, api_key="none", max_retries=0, timeout=120) as client:
         got = ""
         with (
             pytest.raises(Exception, match=r"(?i)error|engine|broke|incomplete"),
@@ -154,7 +154,7 @@ def test_a_generation_goes_on(two: list[CannedLLM], gateway_for: Start, fault: s
     for _ in range(2):
         body = {"model": MODEL, "messages": HI, "prompt": "", "max_tokens": 6, "stream": True}
         del body["prompt" if "chat" in path else "messages"]
-        reply = plain_http.post(f"{gateway.http_url}{path}", json=body, timeout=20)
+        reply = plain_http.post(f"{gateway.http_url}{path}", json=body, timeout=120)
         events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
         assert "error" not in reply.text
         assert "".join(map(text_of, events)).strip() == "one two three four five six"

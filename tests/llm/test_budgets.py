@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.support import plain_http
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_of
 from tests.support.servers import GatewayProcess
@@ -55,7 +56,7 @@ def test_clients_read_an_exhausted_budget_as_their_libraries_tell_it(
     tritonclient RESOURCE_EXHAUSTED; both workers know, and counts survive a restart."""
     rules = budgeted(canned, {"name": "monthly", "window": "month", "requests": 3, "spend": 100})
     gateway = start_gateway(rules, workers=2)
-    api = httpx.Client(base_url=gateway.admin_url)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=120)
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="a") as client:
         used = [chat(client, "acme").usage for _ in range(2)]
         streamed = list(chat(client, "acme", stream=True, stream_options={"include_usage": True}))[-1].usage
@@ -89,7 +90,7 @@ def test_clients_read_an_exhausted_budget_as_their_libraries_tell_it(
         third.infer(MODEL, [text], headers={"x-tenant": "acme"})
     assert exhausted.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
     generate = f"{gateway.http_url}/v2/models/{MODEL}/generate"
-    v2 = httpx.post(generate, headers={"x-tenant": "acme"}, json={"text_input": "hi"})
+    v2 = plain_http.post(generate, headers={"x-tenant": "acme"}, json={"text_input": "hi"})
     assert v2.status_code == 429 and "it resets at" in v2.json()["error"] and int(v2.headers["retry-after"]) > 0
     assert "account=" not in api.get("/metrics").text  # which needs no key here
     with httpx.Client(
@@ -115,7 +116,7 @@ def test_an_operator_resets_an_account(start_gateway: Callable[..., GatewayProce
             canned, {"name": "few", "window": "day", "requests": 1}, {"name": "free", "window": "day", "tokens": 9999}
         )
     )
-    api = httpx.Client(base_url=gateway.admin_url)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=120)
     with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="a", max_retries=0) as client:
         assert len(list(chat(client, "a", stream=True))) > 1
         with pytest.raises(openai.RateLimitError):

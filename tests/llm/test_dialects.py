@@ -26,11 +26,11 @@ def engine(request: pytest.FixtureRequest, canned: CannedLLM, real_llms: dict[st
 
 
 def anthropic(process: Child) -> Anthropic:
-    return Anthropic(base_url=process.http_url, api_key="none", max_retries=0, timeout=60)
+    return Anthropic(base_url=process.http_url, api_key="none", max_retries=0, timeout=120)
 
 
 def openai(process: Child) -> OpenAI:
-    return OpenAI(base_url=f"{process.http_url}/v1", api_key="none", max_retries=0, timeout=60)
+    return OpenAI(base_url=f"{process.http_url}/v1", api_key="none", max_retries=0, timeout=120)
 
 
 speak_messages = pytest.mark.parametrize("engine", ["canned", "llama_cpp"], indirect=True)

@@ -85,7 +85,7 @@ class Subject:
 def subject(request: pytest.FixtureRequest, canned: CannedLLM, real_llms: dict[str, RealLLM]) -> Iterator[Subject]:
     process = canned if request.param == "canned" else get_real_llm(request.param, real_llms)
     model = MODEL if request.param == "canned" else NAME
-    with OpenAI(base_url=f"{process.http_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with OpenAI(base_url=f"{process.http_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield Subject(process, model, WAYS[request.param], client)
 
 

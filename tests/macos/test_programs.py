@@ -65,7 +65,7 @@ def test_a_gateway_before_an_engine_host(gateway: GatewayProcess, host: HostProc
     raise_limit()  # for this test, which holds the other end of each connection
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=60))
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=120))
             for _ in range(NUM_CONNECTIONS)
         ]
         for client in clients:
@@ -134,7 +134,7 @@ def test_the_demo(on_a_mac: None) -> None:
         shown, _ = demo.communicate(timeout=360)
     except subprocess.TimeoutExpired:
         demo.terminate()  # stops the processes that it has started
-        shown, _ = demo.communicate(timeout=30)
+        shown, _ = demo.communicate(timeout=120)
         raise AssertionError(shown) from None
     assert demo.returncode == 0, shown
     assert re.search(r"infer adder .*\n  sum = \[11 22 33\]", shown), shown

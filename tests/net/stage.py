@@ -17,7 +17,7 @@ from gateway.wire.http1.head import HEAD_END, ResponseHead
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 
 class Act(Enum):

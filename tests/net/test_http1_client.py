@@ -366,6 +366,7 @@ PARTS = st.sampled_from(
 )
 
 
+@pytest.mark.pure_python
 @given(st.lists(PARTS, max_size=8), st.lists(st.integers(0, 200), max_size=6))
 def test_cuts_do_not_matter(parts: list[bytes], places: list[int]) -> None:
     """A reply yields the same events however it is cut; no bytes raise an exception."""

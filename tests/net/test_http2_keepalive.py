@@ -237,7 +237,7 @@ async def slow_call_of_triton(triton: TritonProcess, num_pings: int, **limits: A
     tensor = service_pb2.ModelInferRequest.InferInputTensor(name="seconds", datatype="FP32", shape=[1])
     tensor.contents.fp32_contents.append(1.0)
     message = service_pb2.ModelInferRequest(model_name="sleeper", inputs=[tensor]).SerializeToString()
-    call = asyncio.ensure_future(call_unary(endpoint, UNARY, message, timeout=30))
+    call = asyncio.ensure_future(call_unary(endpoint, UNARY, message, timeout=120))
     await until(lambda: pool.num_streams == 1 and next(iter(pool._connections)).has_settings)
     connection, now = next(iter(pool._connections)), monotonic()
     while num_pings and now < monotonic() + 300 and not call.done():

@@ -57,6 +57,31 @@ def test_check_reads_the_files_of_engines(
     assert [line.startswith(f"rules.yaml:2:11: {problem}") for line in found] == ([True] if problem else [])
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("activator: {url: 'https://a/', tls: {ca: no.pem}}", "activator.tls.ca (no.pem) cannot be read"),
+        ("activator: {url: 'https://a/', tls: {cert: a.pem}}", "activator.tls.cert (a.pem) and activator.tls.key"),
+        (
+            "endpoints: [{kubernetes: {service: s, namespace: n, api: 'https://a', ca: junk.pem}}]",
+            "endpoints.kubernetes.ca (FOLDER/junk.pem) holds no PEM certificate",
+        ),
+    ],
+)
+def test_check_reads_the_files_of_activators_and_sources(
+    options: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pointsman check` reads what the control process connects with, too, and names the key by its place."""
+    monkeypatch.chdir(tmp_path)
+    issue(tmp_path, "a")
+    Path("junk.pem").write_text("junk")
+    options += "" if "endpoints" in options else ", endpoints: 'http://a', wait_for_endpoint: 1s"
+    Path("rules.yaml").write_text(f"version: 1\nengines: {{e: {{{options}}}}}\nroutes: [{{name: r, engine: e}}]\n")
+    assert check([Path("rules.yaml")]) == 1
+    problem = problem.replace("FOLDER", str(tmp_path))
+    assert f"rules.yaml:2:11: error: engine 'e': {problem}" in capsys.readouterr().out
+
+
 def test_a_listeners_files_are_named_by_their_options(tmp_path: Path) -> None:
     """Problems of a listener name the option of the command line; ciphers that OpenSSL does not know are one."""
     issue(tmp_path, "a")

@@ -66,6 +66,10 @@ def written(log_format: str, *entries: AccessLogEntry) -> str:
             '10.0.0.9 "POST /v2/models/m/infer" 200 12.3ms all candidate triton http://e0:8000 fallback=down abc',
         ),
         (
+            replace(ENTRY, hedge="won"),
+            '10.0.0.9 "POST /v2/models/m/infer" 200 12.3ms all candidate triton http://e0:8000 hedge=won abc',
+        ),
+        (
             replace(ENTRY, arm="", status=504, reason="deadline", seconds=60.0),
             '10.0.0.9 "POST /v2/models/m/infer" 504 deadline 60000.0ms all triton http://e0:8000 abc',
         ),
@@ -104,6 +108,7 @@ def test_json() -> None:
         "tenant": "",
         "key": "",
         "fallback": "",
+        "hedge": "",
     }
     assert (other["target"], other["request_id"]) == ('/v2/"\x85\u2028', "é\t")
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey
-from gateway.observability.stats import SessionUse, StoreUse
+from gateway.observability.stats import CacheEvents, PrefixUse, SessionUse, StoreUse
 from gateway.protocol.engine_load import Load, Readiness
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
@@ -164,6 +164,21 @@ def test_sessions_are_told_by_where_they_went_from() -> None:
     names = ("read", "unread", "created", "shed")
     assert [text[f"pointsman_sessions_{name}_total", frozenset()] for name in names] == [1, 2, 3, 4]
     assert text["pointsman_sessions_known", frozenset()] == 7
+
+
+def test_prefix_routing_is_counted() -> None:
+    """Requests and blocks that followed a prompt's prefix, and the engine's events, are counted by engine; without such
+    engines there is none of them."""
+    state = replace(
+        QUIET, prefixes={"gpu": PrefixUse(10, 8, 100, 60)}, cache_events={"gpu": CacheEvents(7, 1, 5, 2, 300)}
+    )
+    text, gpu = scrape(state), frozenset({("engine", "gpu")})
+    names = ("requests", "followed", "blocks", "followed_blocks")
+    assert [text[f"pointsman_prefix_{name}_total", gpu] for name in names] == [10, 8, 100, 60]
+    names = ("events", "event_gaps", "prompts", "unplaced_blocks")
+    assert [text[f"pointsman_kv_{name}_total", gpu] for name in names] == [7, 1, 5, 2]
+    assert text["pointsman_kv_blocks", gpu] == 300
+    assert b"pointsman_prefix" not in render(QUIET) and b"pointsman_kv" not in render(QUIET)
 
 
 def test_names_are_escaped() -> None:

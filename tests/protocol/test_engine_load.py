@@ -44,6 +44,23 @@ pointsman_requests_in_flight{model="b",version="1"} 4
 """
 )
 
+TRTLLM_SERVE = b"""\
+trtllm_num_requests_running{model_name="llama"} 4.0
+trtllm_num_requests_waiting{model_name="llama"} 3.0
+trtllm_num_requests_completed_total{model_name="llama"} 90.0
+trtllm_kv_cache_utilization{model_name="llama"} 0.25
+"""
+TRTLLM_BACKEND = (
+    TRITON
+    + b"""\
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 6
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="scheduled",version="1"} 5
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 1
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 40
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.75
+"""
+)
+
 METRICS = [
     (VLLM, Load(7, 2, 0.5)),
     (VLLM.replace(b"kv_cache", b"gpu_cache"), Load(7, 2, 0.5)),
@@ -53,6 +70,8 @@ METRICS = [
     (TGI, Load(8, 0, None)),
     (TRITON, Load(0, 7, None)),
     (OURS, Load(2, 7, None)),
+    (TRTLLM_SERVE, Load(4, 3, 0.25)),
+    (TRTLLM_BACKEND, Load(5, 8, 0.75)),
     (b"vllm:num_requests_running 0.0", Load(0, 0, None)),
     (b"vllm:num_requests_running NaN\nvllm:kv_cache_usage_perc +Inf\n", None),
     (b"vllm:num_requests_running -1\n", None),

@@ -88,10 +88,10 @@ def test_a_client_checks_health() -> None:
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
-            assert stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=10).status == 2
+            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=120).status == 1
+            assert stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=120).status == 2
             with pytest.raises(grpc.RpcError) as refused:
-                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=120)
             assert refused.value.code() is grpc.StatusCode.NOT_FOUND
             assert "'nobody'" in refused.value.details()
     finally:

@@ -52,7 +52,7 @@ def test_marks_in_long_texts_are_no_values(text: str) -> None:
     )
     bounds = JsonBounds(values=1000, items=100)
     bounds.check_values(body)
-    bounds.check_items(body)
+    bounds.check(body)
     more = body[:-1] + b',"a":[' + b'{"b":0},' * 200 + b"0]}"
     with pytest.raises(GatewayError, match="--max-json-values"):
         bounds.check_values(more)
@@ -75,10 +75,10 @@ def test_too_many_items_are_refused(fields: dict[str, object]) -> None:
     """Messages, parts, tools, prompts, tensors and parameters are bounded together."""
     body = json.dumps(fields).encode()
     assert len(body) > SHORT_BYTES
-    for read in (JsonBounds().read, JsonBounds().check_items):
+    for read in (JsonBounds().read, JsonBounds().check):
         with pytest.raises(GatewayError, match="--max-request-items"):
             read(body)
-    JsonBounds(items=50_000).check_items(body)
+    JsonBounds(items=50_000).check(body)
 
 
 def test_long_texts_and_schemas_are_within_bounds() -> None:
@@ -87,7 +87,7 @@ def test_long_texts_and_schemas_are_within_bounds() -> None:
     text = json.dumps({"a": [{"b": 1}] * 2000})
     body = json.dumps({"messages": [{"role": "user", "content": text}] * 2, "tools": [{"function": schema}]}).encode()
     assert JsonBounds().read(body)["tools"]
-    JsonBounds().check_items(body)
+    JsonBounds().check(body)
 
 
 def test_the_numbers_of_tensors_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,9 @@ WRONG = [
     ([1.5, [["BlockStored", [1], None, [1], 0]]], "'block_size'"),
     ([1.5, [["BlockStored", [1], [], [1], 1]]], "'parent_block_hash'"),
     ([1.5, [["BlockRemoved", "abc"]]], "'block_hashes'"),
+    ([1.5, [["BlockRemoved", [1], ["GPU"]]]], "'medium'"),
+    ([1.5, [["BlockStored", [1], None, [1], 1, None, "GPU", "x" * 1025]]], "'lora_name'"),
+    ([1.5, [["BlockStored", [1], None, [1], 1, None, "GPU", None, None, {}]]], "'group_idx'"),
 ]
 
 
@@ -105,3 +108,8 @@ def test_malformed_batches_name_what_is_wrong(batch: Any, message: str) -> None:
     """A ValueError says what must stand there."""
     with pytest.raises(ValueError, match=message):
         read_batch(packed(batch))
+
+
+def test_events_of_unknown_types_are_left_out() -> None:
+    """Whatever their type is written as."""
+    assert read_batch(packed({"events": [{"type": ["BlockStored"]}, {}, ["New", 1]]})) == []

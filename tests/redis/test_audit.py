@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.admin.audit import RedisLog
+from gateway.admin.audit_log import RedisLog
 from tests.support.redis_server import RedisServer
 from tests.support.shared_redis import redis_server, shared_server, stored  # noqa: F401
 

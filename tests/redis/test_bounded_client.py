@@ -32,21 +32,21 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def on(
-    url: str, scene: Callable[[BoundedRedis], Awaitable[None]], deadline: float = 30.0, timeout: float = 30.0
+    url: str, scene: Callable[[BoundedRedis], Awaitable[None]], deadline: float = 120.0, timeout: float = 120.0
 ) -> None:
     """Run a scene with a store and close the store afterwards. A busy machine meets the default times."""
 
     async def play() -> None:
         store = BoundedRedis(read_address(url), deadline=deadline, timeout=timeout)
         try:
-            await asyncio.wait_for(scene(store), 30)
+            await asyncio.wait_for(scene(store), 120)
         finally:
             await store.close()
 
     asyncio.run(play())
 
 
-async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
+async def becomes(question: Callable[[], bool], timeout: float = 120.0) -> None:
     until = time.monotonic() + timeout
     while not question():
         assert time.monotonic() < until
@@ -65,7 +65,7 @@ def test_answers_come_in_order(server: RedisServer) -> None:
     is sent again."""
 
     async def scene(store: BoundedRedis) -> None:
-        assert await store.open()
+        assert await store.open(120)
         commands = [("SET", "a", "1"), ADD.command(["a"], [5]), ("GET", "a")]
         assert await store.call(commands) == [True, 6, b"6"]
         server.client.script_flush()
@@ -135,8 +135,8 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
     reply matches its request."""
 
     async def scene(store: BoundedRedis) -> None:
-        await store.open()
-        await store.call([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))], timeout=30)
+        await store.open(120)
+        await store.call([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))], timeout=120)
         server.pause()
         while store.is_available:
             with pytest.raises(StoreError):
@@ -144,7 +144,7 @@ def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServe
         assert store.counts.late > 0  # each waited only for its deadline: Redis is paused until the next line
         server.resume()
         await becomes(lambda: store.is_available)
-        answers = await asyncio.gather(*[store.call([("GET", f"k{n}")], timeout=30) for n in range(100)])
+        answers = await asyncio.gather(*[store.call([("GET", f"k{n}")], timeout=120) for n in range(100)])
         assert answers == [[b"%d" % n] for n in range(100)]
 
     on(server.url, scene, deadline=0.05, timeout=0.3)
@@ -155,12 +155,12 @@ def test_a_patient_reader_outlives_an_outage(server: RedisServer) -> None:
     meanwhile; one whose timeout is shorter fails, and so does a read that Redis refuses, at once."""
 
     async def scene(store: BoundedRedis) -> None:
-        await store.open()
-        await store.call([("SET", "k", 1)], timeout=30)
+        await store.open(120)
+        await store.call([("SET", "k", 1)], timeout=120)
         with pytest.raises(StoreError, match="Redis refuses: WRONGTYPE"):
-            await store.read(("LRANGE", "k", 0, -1), timeout=30)
+            await store.read(("LRANGE", "k", 0, -1), timeout=120)
         server.pause()
-        patient = asyncio.create_task(store.read(("GET", "k"), timeout=30))
+        patient = asyncio.create_task(store.read(("GET", "k"), timeout=120))
         await is_left_alone(store)
         with pytest.raises(StoreError):
             await store.read(("GET", "k"), timeout=0.1)
@@ -171,16 +171,39 @@ def test_a_patient_reader_outlives_an_outage(server: RedisServer) -> None:
     on(server.url, scene, deadline=0.05, timeout=0.3)
 
 
+def test_a_call_waits_as_long_as_its_caller_says(server: RedisServer) -> None:
+    """A call whose timeout is longer than that of replies gets its reply from a Redis that pauses longer than that."""
+
+    async def scene(store: BoundedRedis) -> None:
+        await store.open(120)
+        server.pause()
+        patient = asyncio.create_task(store.call([("SET", "k", 1), ("GET", "k")], timeout=120))
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await store.call([("GET", "k")], timeout=0.1)
+        assert not patient.done()
+        server.resume()
+        assert await patient == [True, b"1"]
+        server.pause()
+        with pytest.raises(StoreError):
+            await store.call([("GET", "k")], timeout=0.3)
+        server.resume()
+        await becomes(lambda: store.is_available)
+        assert await store.call([("GET", "k")], timeout=120) == [b"1"]
+
+    on(server.url, scene, deadline=0.1, timeout=0.1)
+
+
 def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
     """Cancelled calls leave the connections consistent: other calls get their own replies, and nothing leaks."""
 
     async def scene(store: BoundedRedis) -> None:
         await store.call([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
         for n in range(50):
-            leaving = asyncio.create_task(store.call([("GET", f"k{n}")], timeout=30))
+            leaving = asyncio.create_task(store.call([("GET", f"k{n}")], timeout=120))
             await asyncio.sleep(0.0001 * (n % 5))
             leaving.cancel()
-            assert await store.call([("GET", f"k{n}")], timeout=30) == [b"%d" % n]
+            assert await store.call([("GET", f"k{n}")], timeout=120) == [b"%d" % n]
         await becomes(lambda: "0 under way" in repr(store))
         assert store.is_available
 
@@ -191,7 +214,7 @@ def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
     """A reply that is read late because this process is busy does not count as late."""
 
     async def scene(store: BoundedRedis) -> None:
-        await store.open()
+        await store.open(120)
         for _ in range(3):
             asking = asyncio.create_task(store.call([("GET", "key")]))
             for _ in range(4):
@@ -216,7 +239,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
         assert repr(store).partition(": ")[2].startswith("left alone, 100 queued")
         server.start()
         await becomes(lambda: store.is_available)
-        await store.flush(timeout=30.0)
+        await store.flush(timeout=120)
         assert server.client.dbsize() == 100
         assert server.client.get("k99999") == "99999"
         await store.close()
@@ -225,11 +248,12 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
 
 
 def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
-    """When the store is closed, all queued commands have been written in order."""
+    """All queued commands are written in order."""
 
     async def scene(store: BoundedRedis) -> None:
         for n in range(2000):
             store.enqueue(("SET", f"k{n % 10}", n), ("INCR", "count"))
+        await store.flush(timeout=120)
 
     on(server.url, scene)
     assert server.client.get("count") == "2000"
@@ -279,15 +303,15 @@ def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None
 
     async def is_used(store: BoundedRedis) -> None:
         assert await store.open(5.0)
-        assert await store.call([("ACL", "WHOAMI")], timeout=30) == [b"gateway"]
+        assert await store.call([("ACL", "WHOAMI")], timeout=120) == [b"gateway"]
 
     async def is_refused(store: BoundedRedis) -> None:
         assert not await store.open(5.0)
 
     with SlowProxy(server.port, tls) as proxy:
         url = f"rediss://gateway:p%3As@localhost:{proxy.port}/0"
-        on(f"{url}?ca={tmp_path / 'ca.pem'}", is_used, timeout=30.0)
-        on(f"{url}?ca={tmp_path / 'stranger.pem'}", is_refused, timeout=30.0)
+        on(f"{url}?ca={tmp_path / 'ca.pem'}", is_used, timeout=120)
+        on(f"{url}?ca={tmp_path / 'stranger.pem'}", is_refused, timeout=120)
 
 
 def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -306,12 +330,12 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
     """When a master dies, the client uses the master that the Sentinels promote."""
 
     async def scene(store: BoundedRedis) -> None:
-        assert await store.call([("SET", "key", "kept")], timeout=30) == [True]
+        assert await store.call([("SET", "key", "kept")], timeout=120) == [True]
         await becomes(lambda: replica.client.get("key") == "kept")
         master.kill()
         await is_left_alone(store)
-        await becomes(lambda: store.is_available, timeout=20)
-        assert await store.call([("GET", "key"), ("SET", "key", "new")], timeout=30) == [b"kept", True]
+        await becomes(lambda: store.is_available, timeout=120)
+        assert await store.call([("GET", "key"), ("SET", "key", "new")], timeout=120) == [b"kept", True]
         assert replica.client.get("key") == "new"
 
     with watched(tmp_path) as (master, replica, sentinels):
@@ -326,12 +350,12 @@ def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
     async def scene(store: BoundedRedis) -> None:
         assert await store.open(2.0)
         keys = [f"k{n}" for n in range(30)]
-        assert await store.call([("SET", key, 1) for key in keys], timeout=30) == [True] * 30
-        assert await store.call([ADD.command([key], [1]) for key in keys], timeout=30) == [2] * 30
+        assert await store.call([("SET", key, 1) for key in keys], timeout=120) == [True] * 30
+        assert await store.call([ADD.command([key], [1]) for key in keys], timeout=120) == [2] * 30
         assert [server.client.dbsize() > 0 for server in servers] == [True] * 3
         servers[0].kill()
         with pytest.raises(StoreError):
-            await store.call([("GET", key) for key in keys], timeout=30)
+            await store.call([("GET", key) for key in keys], timeout=120)
 
     with cluster(tmp_path) as servers:
         on(f"redis+cluster://127.0.0.1:{servers[1].port}", scene)

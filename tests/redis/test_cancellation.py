@@ -28,7 +28,7 @@ def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch: pytest.MonkeyPat
         await end(task)
         assert task.cancelled()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scene(), 120))
     assert len(lost) == 2
 
 

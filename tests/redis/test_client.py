@@ -33,9 +33,9 @@ async def asked(url: str) -> object:
 
     Raises: StoreError.
     """
-    store = BoundedRedis(read_address(url))
+    store = BoundedRedis(read_address(url), deadline=120.0, timeout=120.0)
     try:
-        _, value = await store.call([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")], 5.0)
+        _, value = await store.call([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")])
         return value
     finally:
         await store.close()

@@ -36,7 +36,7 @@ def client(server: EmbeddedRedis) -> redis.Redis:
     return redis.Redis(unix_socket_path=server.address.socket, decode_responses=True)
 
 
-async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
+async def becomes(question: Callable[[], bool], timeout: float = 120.0) -> None:
     until = time.monotonic() + timeout
     while not question():
         assert time.monotonic() < until
@@ -51,7 +51,7 @@ def answers(server: EmbeddedRedis) -> bool:
 
 
 def run(scene: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scene(), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scene(), 120))  # type: ignore[arg-type]
 
 
 def test_what_is_written_is_there_after_a_restart(tmp_path: Path, program: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_paused_server_is_killed_when_it_must_stop(
         await server.start()
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
-        await asyncio.wait_for(server.close(), 30)
+        await asyncio.wait_for(server.close(), 120)
         assert server.pid is None
 
     run(scene)

@@ -227,6 +227,7 @@ def test_a_load_concerns_every_engine_that_requests_may_reach(model: str, engine
     assert [target.engine for target in targets] == engines
 
 
+@pytest.mark.pure_python
 def test_names_that_callers_invent_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bounded cache holds glob results of the latest names; an evicted name gets the same decision again."""
     monkeypatch.setattr(table_module, "MAX_REMEMBERED_MODELS", 10)
@@ -240,6 +241,7 @@ def test_names_that_callers_invent_do_not_fill_the_memory(monkeypatch: pytest.Mo
     assert sum(map(len, one._by_model.values())) <= 5
 
 
+@pytest.mark.pure_python
 def test_many_routes_are_compiled_without_asking_each_for_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of 2,000 names and globs compares a model with the routes alone whose patterns may match it."""
     compared: list[str] = []

@@ -231,7 +231,7 @@ def test_an_address_cannot_ask_for_the_environment() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)  # for each example file
 @given(data=st.data())
 def test_edits_of_the_examples_keep_all_other_text(path: Path, data: st.DataObject) -> None:
     """An added endpoint is read, and when it is removed the file has the same bytes as before."""

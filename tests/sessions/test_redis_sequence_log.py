@@ -67,7 +67,7 @@ def play(server: RedisServer, scene: Scene) -> None:
         for worker in workers:
             await worker.store.close()
 
-    asyncio.run(asyncio.wait_for(played(), 30))
+    asyncio.run(asyncio.wait_for(played(), 120))
 
 
 @pytest.mark.parametrize(

@@ -35,19 +35,19 @@ def play(server: RedisServer) -> Callable[[Scene], None]:
             stores: list[BoundedRedis] = []
 
             def book(**options: object) -> SessionCache:
-                store = BoundedRedis(read_address(server.url), deadline=2.0, timeout=30.0)
+                store = BoundedRedis(read_address(server.url), deadline=120.0, timeout=120.0)
                 stores.append(store)
                 return SessionCache(store, asyncio.get_running_loop(), **options)  # type: ignore[arg-type]
 
             async def written() -> None:
                 for store in stores:
-                    await store.flush(timeout=30.0)
+                    await store.flush(timeout=120)
 
             await scene(book, written)
             for store in stores:
                 await store.close()
 
-        asyncio.run(asyncio.wait_for(played(), 30))
+        asyncio.run(asyncio.wait_for(played(), 120))
 
     return play
 
@@ -219,7 +219,7 @@ def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> No
         assert (read.places, read.arms) == ({"gpu": "http://b"}, {"x": "old"})
         await store.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scene(), 120))
 
 
 def test_a_book_holds_so_many_and_no_more() -> None:

@@ -26,11 +26,13 @@ from gateway.control.messages import (
     Drain,
     GetCounters,
     Message,
+    Ping,
     Query,
     QueryReply,
     Serving,
     SetHealth,
     SetLogLevel,
+    SetUnready,
     SetWeights,
     Start,
     UpdateHealth,
@@ -73,6 +75,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         note(notes, f"changed {conditions} models {models} loads {loads}")
     elif isinstance(message, SetLogLevel):
         note(notes, f"level {message.level}")
+    elif isinstance(message, SetUnready):
+        note(notes, "unready")
     elif isinstance(message, SetWeights):
         note(notes, f"weights {dict(message.weights)}")
     elif isinstance(message, UseRules):
@@ -85,6 +89,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         if mode == "late":
             time.sleep(0.3)
         note(notes, "used")
+        control.sendall(encode(QueryReply(message.token, None)))
+    elif isinstance(message, Query) and isinstance(message.request, Ping) and mode != "silent":
         control.sendall(encode(QueryReply(message.token, None)))
     elif isinstance(message, Drain):
         note(notes, "drain")

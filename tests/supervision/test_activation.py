@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,22 @@ def test_rules_that_change_nothing_keep_the_pause() -> None:
         it.activations.use(engines(ActivatorSpec("http://b/start")))
         assert await it.wanted() == 1
         await it.activations.close()
+
+    scene(play)
+
+
+def test_a_rotated_credential_keeps_the_pause() -> None:
+    """A reload with another credential makes no further call, unless the last one has failed: it may succeed now."""
+
+    async def play(it: Activators) -> None:
+        assert await it.wanted() == 1
+        it.activations.use(engines(replace(SPEC, headers={"authorization": "1"})))
+        assert await it.wanted() == 0
+        it.result = 401
+        assert await it.wanted(30.0) == 1
+        assert await it.wanted() == 0
+        it.activations.use(engines(replace(SPEC, headers={"authorization": "2"})))
+        assert await it.wanted() == 1
 
     scene(play)
 

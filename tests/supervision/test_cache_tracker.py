@@ -22,6 +22,7 @@ from engines.paged.engine import PagedEngine
 from engines.paged.text.tokenizer import Tokenizer
 from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec, KvEventsSpec, PrefixSpec
 from gateway.protocol.kv_events import BlocksRemoved, BlocksStored, write_batch
+from gateway.protocol.msgpack import packed
 from gateway.supervision.cache_tracker import CacheFollower, address_of
 from gateway.upstream.cached_blocks import BlockChanges
 from gateway.upstream.prefix_index import checksums_of
@@ -93,7 +94,7 @@ def following(folder: Path, *ports: int, replay: int | None = None) -> Iterator[
         yield follower, believed
     finally:
         follower.close()
-        follower.join(60)
+        follower.join(120)
         assert not follower.is_alive()
 
 
@@ -137,7 +138,39 @@ def test_an_evicted_prompt_is_no_longer_believed_in(folder: Path, caplog: pytest
             for number in range(4):  # longer than the cache
                 generate(engine, tokens.encode(f"{number} " * 150)[:180])
             eventually(lambda: believed.depth(url, body) == 0 and believed.depth(url, prompt) == 0)
+            counts = follower.counts
+            assert counts.events > 0 and counts.blocks > 0 and counts.prompts >= 2 and counts.gaps == 0
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_what_one_endpoint_sends_stops_no_other(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages of another form, and an endpoint whose address is none: the follower goes on, and the log is not
+    flooded."""
+    port = free_port()
+    url = f"http://{port}"
+    prompt = b'{"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9], "model": "tiny"}'
+    good = write_batch(0.0, [BlocksStored([1], None, list(range(1, 9)), 8)])
+    strange = [
+        b"junk",
+        packed([0.0, [{"type": ["BlockStored"]}]]),
+        packed([0.0, [["BlockRemoved", [1], ["GPU"]]]]),
+        packed([0.0, [["BlockStored", [1], None, [1], 1, None, "GPU", ["adapter"]]]]),
+    ]
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.linger = 0
+        publisher.bind(f"tcp://127.0.0.1:{port}")
+        with following(folder, port) as (follower, believed):
+            endpoints = EndpointSpec("http://b", kv_events="a b:5557"), EndpointSpec(url, kv_events=f"127.0.0.1:{port}")
+            follower.use(endpoints)
+            follower.add_prompts([SeenPrompt(prompt, 0)])
+            assert publisher.poll(60_000) and publisher.recv() == b"\x01"
+            publisher.send_multipart([b"", b"short", good])
+            for number in range(100):
+                publisher.send_multipart([b"", number.to_bytes(8, "big"), strange[number % 4]])
+            publisher.send_multipart([b"", (100).to_bytes(8, "big"), good])
+            eventually(lambda: believed.depth(url, prompt) > 0)
+    assert "the KV events of http://b of engine 'llm' cannot be followed" in caplog.text
+    assert 0 < caplog.text.count("cannot be read") < 10
 
 
 def test_an_engine_that_starts_again_is_empty(folder: Path) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.app import make_app
 from gateway.supervision.data_dir_permissions import ProcessUser, data_dir_problems
+
+app = make_app()
 
 ME = os.geteuid()
 OTHER = ME + 1000

@@ -35,7 +35,7 @@ def gauge(gateway: GatewayProcess, name: str) -> float:
 
 def connect(gateway: GatewayProcess, stack: contextlib.ExitStack, number: int) -> list[socket.socket]:
     return [
-        stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=30))
+        stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=120))
         for _ in range(number)
     ]
 

@@ -40,7 +40,7 @@ def test_heartbeats_go_on_beside_malformed_ones(
     redis_server.client.hset(drains.KEY, '["a","http://b:1"]', '{"since":1,"by":"x"}')
 
     async def scene() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             one, other = replica(redis_server, "one:1"), replica(redis_server, "other:1")
             await one.start("digest", 1, "base")
             await other.start("digest", 1, "base")
@@ -60,7 +60,7 @@ def test_a_heartbeat_from_the_future_is_stale(redis_server: RedisServer) -> None
     redis_server.client.hset(replicas.KEY, "x:1", '9999999999 {"digest":"d","number":1}')
 
     async def scene() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             one = replica(redis_server, "one:1")
             await one.start("digest", 1, "base")
             assert await one.drain(("a", "http://a:1"), True, "anna")
@@ -76,7 +76,7 @@ def test_a_beat_that_fails_is_not_the_last(
     """Whatever a beat raises is logged, and the gateway starts and beats on."""
 
     async def scene() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             one = replica(redis_server, "one:1")
             monkeypatch.setattr(replicas, "_read", lambda *_: 1 // 0)
             await one.start("digest", 1, "base")

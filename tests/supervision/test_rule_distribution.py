@@ -47,7 +47,7 @@ def route(book: Rulebook) -> str:
 
 def play(server: RedisServer, scene: Callable[[BoundedRedis], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), stored(server) as store:
+        async with asyncio.timeout(120), stored(server) as store:
             await scene(store)
 
     asyncio.run(run())
@@ -164,7 +164,7 @@ def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_pat
         await sharing.look()
         assert redis_server.client.hlen(KEY) == 1
         sharing.superseded(one.base)
-        await store.flush(timeout=30.0)
+        await store.flush(timeout=120)
         assert redis_server.client.hlen(KEY) == 0
 
     play(redis_server, scene)

@@ -14,7 +14,7 @@ from gateway.supervision import rulebook
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(autouse=True)

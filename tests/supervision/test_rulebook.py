@@ -16,7 +16,7 @@ from tests.supervision.stage import RULES, loaded, rule_file
 
 OTHER_RULES = RULES.replace("name: all", "name: other")
 BAD_RULES = RULES.replace("engine: it", "engine: nobody")
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ def rules(engine: CannedEngine) -> str:
 
 def ask(gateway: GatewayProcess, **headers: str) -> str:
     """The engine that answers an inference, over a new connection."""
-    answer = plain_http.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=20)
+    answer = plain_http.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["served_by"])
 
@@ -95,7 +95,8 @@ def test_changed_rules_are_noticed(
 
 
 def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: CannedEngine) -> None:
-    """A mistake in the file leaves the old rules serving; the log and /rules name file, line and column."""
+    """A mistake in the file leaves the old rules serving; the log and /rules name file, line and column. So does a pipe
+    in its place, and what follows it is read."""
     gateway = start_gateway(rules(engine))
     gateway.rules_path.write_text("version: 1\nengines: {}\nroutes:\n  - {name: all, engin: it}\n")
     problems = eventually(lambda: plain_http.get(gateway.admin_url + "/rules").json()["problems"])
@@ -104,6 +105,13 @@ def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: Ca
     assert metric(gateway, "pointsman_rules_number ") == 1
     assert metric(gateway, 'pointsman_rules_reloads_total{result="refused"}') == 1
     assert "rules 1 stay in force" in gateway.log()
+    gateway.rules_path.unlink()
+    os.mkfifo(gateway.rules_path)
+    eventually(
+        lambda: "it is a pipe, not a file" in str(plain_http.get(gateway.admin_url + "/rules").json()["problems"])
+    )
+    assert ask(gateway) == "one"
+    gateway.rules_path.unlink()
     gateway.rules_path.write_text(rules(engine))
     eventually(lambda: metric(gateway, 'pointsman_rules_reloads_total{result="ok"}') == 1)
 
@@ -120,7 +128,8 @@ def test_sigterm_lets_requests_end(start_gateway: StartGateway, engine: CannedEn
     """After SIGTERM a request in flight gets its whole answer, no new connection is taken, and the exit code is 0."""
     gateway = start_gateway(rules(engine))
     answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(gateway, **{"x-sleep": "1.5"})))
+    metric(gateway, "pointsman_in_flight")  # the admin API loads what it needs at its first request
+    asking = threading.Thread(target=lambda: answers.append(ask(gateway, **{"x-sleep": "6"})))
     asking.start()
     eventually(lambda: metric(gateway, "pointsman_in_flight") == 1)
     gateway.process.send_signal(signal.SIGTERM)
@@ -130,10 +139,9 @@ def test_sigterm_lets_requests_end(start_gateway: StartGateway, engine: CannedEn
             return probe.connect_ex(("127.0.0.1", gateway.http_port)) != 0
 
     eventually(refuses)
-    assert not answers
-    asking.join(10)
+    asking.join(120)
     assert answers == ["one"]
-    assert gateway.process.wait(10) == 0
+    assert gateway.process.wait(120) == 0
 
 
 def test_workers_outlive_the_control_process(tmp_path_factory: pytest.TempPathFactory, engine: CannedEngine) -> None:
@@ -142,11 +150,11 @@ def test_workers_outlive_the_control_process(tmp_path_factory: pytest.TempPathFa
     (worker,) = workers_of(gateway)
     try:
         os.kill(gateway.process.pid, signal.SIGKILL)
-        gateway.process.wait(10)
+        gateway.process.wait(120)
         eventually(lambda: "the control process is gone" in gateway.log())
         assert ask(gateway) == "one"
         worker.terminate()
-        psutil.wait_procs([worker], timeout=10)
+        psutil.wait_procs([worker], timeout=120)
         assert not worker.is_running()
     finally:
         gateway.kill()
@@ -159,7 +167,7 @@ def test_a_port_in_use_is_told(start_gateway: StartGateway, engine: CannedEngine
     gateway = start_gateway(rules(engine))
     command = [sys.executable, "-m", "gateway", "serve", "--rules", str(gateway.rules_path)]
     command += ["--http-port", str(gateway.http_port), "--admin-port", "0"]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert second.returncode == 1
     assert f"port {gateway.http_port} on 127.0.0.1 is in use" in second.stderr
     assert "--http-port" in second.stderr
@@ -171,7 +179,7 @@ def test_bad_rules_at_the_start_are_told(tmp_path_factory: pytest.TempPathFactor
     file = tmp_path_factory.mktemp("rules") / "bad.yaml"
     file.write_text("version: 1\nengines: {it: {endpoint: ['http://x']}}\nroutes: [{name: all, engine: it}]\n")
     command = [sys.executable, "-m", "gateway", "serve", "--rules", str(file), "--http-port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert f"{file}:2:16: error: " in done.stdout
     assert "endpoints" in done.stdout

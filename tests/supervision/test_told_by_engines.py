@@ -68,7 +68,9 @@ def engines() -> Iterator[tuple[Telling, Telling]]:
 def test_load_and_models_are_known_everywhere(start_gateway: StartGateway, engines: tuple[Telling, Telling]) -> None:
     """/engines and /metrics show both, and the workers avoid a busy endpoint."""
     busy, idle = engines
-    both = f"endpoints: ['{busy.url}', '{idle.url}'], load: {{source: metrics}}, health: {{interval: 100ms}}"
+    both = (
+        f"endpoints: ['{busy.url}', '{idle.url}'], load: {{source: metrics}}, health: {{interval: 100ms, timeout: 60s}}"
+    )
     gateway = start_gateway(
         f"version: 1\nengines:\n  it: {{{both}, balance: least_outstanding}}\n  chat: {{{both}, protocol: openai}}\n"
         "routes:\n  - {name: chat, match: {protocol: openai}, engine: chat}\n  - {name: all, engine: it}\n",

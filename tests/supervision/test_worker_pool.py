@@ -38,7 +38,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         try:
             await force.start()
             assert force.num_serving == 2
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port.port}") as client:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port.port}", timeout=120) as client:
                 for _ in range(20):
                     answer = await client.get("/v2/health/live", headers={"connection": "close"})
                     assert answer.status_code == 200
@@ -49,7 +49,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
             assert statuses == {200: 20}
             assert await force.drain()
             with pytest.raises(httpx.ConnectError):  # no worker is left to answer, so the client does not wait
-                await httpx.AsyncClient().get(f"http://127.0.0.1:{port.port}/v2/health/live")
+                await httpx.AsyncClient(timeout=120).get(f"http://127.0.0.1:{port.port}/v2/health/live")
         finally:
             await force.close()
             port.close()

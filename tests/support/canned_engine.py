@@ -30,7 +30,7 @@ class CannedEngine:
     def turn(self, status: int = 200, seconds: float = 0.0) -> None:
         """Set the status and the delay of all further inferences."""
         requested = json.dumps({"status": status, "seconds": seconds}).encode()
-        with urlopen(Request(f"{self.url}/canned", requested, method="PUT"), timeout=20) as answer:
+        with urlopen(Request(f"{self.url}/canned", requested, method="PUT"), timeout=120) as answer:
             assert answer.status == 200
 
     def kill(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).parents[2]
 
-STOP_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 120.0
 POLL_INTERVAL_SECONDS = 0.02
 
 
@@ -23,7 +23,7 @@ class Child:
     group and end with it."""
 
     what = "program"  # name in failure messages
-    start_timeout_seconds = 90.0
+    start_timeout_seconds = 240.0
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path):
         self.process = process

@@ -15,13 +15,14 @@ import dns.rrset
 
 class DnsServer:
     """Serves `records`: by name and type, the texts of their data. A name without any does not exist. While `rcode` is
-    set it answers so; `truncates`: UDP gets no record, as if they were too many."""
+    set it answers so; names that are `refused` get that; `truncates`: UDP gets no record, as if they were too many."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], list[str]] = {}
         self.additional: dict[str, list[str]] = {}  # A records beside those of SRV
         self.ttl = 1
         self.rcode: dns.rcode.Rcode | None = None
+        self.refused: set[str] = set()
         self.truncates = False
         self.queries: list[tuple[str, str, bool]] = []  # name, type, whether by TCP
         self._tcp = _TcpServer(("127.0.0.1", 0), _TcpHandler)
@@ -52,6 +53,8 @@ class DnsServer:
         known = [data for (known, _), data in self.records.items() if known == name]
         if self.rcode is not None:
             response.set_rcode(self.rcode)
+        elif name in self.refused:
+            response.set_rcode(dns.rcode.REFUSED)
         elif not known:
             response.set_rcode(dns.rcode.NXDOMAIN)
         elif self.truncates and not by_tcp:

@@ -110,5 +110,6 @@ def rules_for(
 
 
 def rules_of(engines: Mapping[str, Mapping[str, Any]], routes: Sequence[Mapping[str, Any]], **more: Any) -> str:
-    """Rules in a file's format: JSON is YAML."""
-    return json.dumps({"version": 1, "engines": engines, "routes": routes, **more}, indent=2)
+    """Rules in a file's format: JSON is YAML. A busy engine may answer probes late."""
+    patient = {name: {"health": {"timeout": "60s"}, **engine} for name, engine in engines.items()}
+    return json.dumps({"version": 1, "engines": patient, "routes": routes, **more}, indent=2)

@@ -39,7 +39,7 @@ def environment(name: str, requirements: Sequence[str], *, ours_behind: bool = F
     wanted = "\n".join(requirements)
     if stamp.exists() and stamp.read_text() == wanted:
         return python
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     pip += ["--no-deps"] if ours_behind else []
     for command in ([sys.executable, "-m", "venv", "--clear", str(directory)], [*pip, *requirements]):
         try:
@@ -137,7 +137,7 @@ def fetch(url: str, body: bytes | None = None, headers: Mapping[str, str] | None
     """Status, content type and body of a reply, whatever its status; status 0 without a reply."""
     request = urllib.request.Request(url, data=body, headers=dict(headers or {}), method=method or None)
     try:
-        with DIRECT.open(request, timeout=30) as reply:
+        with DIRECT.open(request, timeout=120) as reply:
             return reply.status, reply.headers.get("content-type", ""), reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("content-type", ""), error.read()

@@ -11,10 +11,10 @@ import httpx
 
 _CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody: for http:// only
 
-get = partial(httpx.get, verify=_CONTEXT, trust_env=False, timeout=60.0)
-post = partial(httpx.post, verify=_CONTEXT, trust_env=False, timeout=60.0)
-patch = partial(httpx.patch, verify=_CONTEXT, trust_env=False, timeout=60.0)
-put = partial(httpx.put, verify=_CONTEXT, trust_env=False, timeout=60.0)
-delete = partial(httpx.delete, verify=_CONTEXT, trust_env=False, timeout=60.0)
-request = partial(httpx.request, verify=_CONTEXT, trust_env=False, timeout=60.0)
-stream = partial(httpx.stream, verify=_CONTEXT, trust_env=False, timeout=60.0)
+get = partial(httpx.get, verify=_CONTEXT, trust_env=False, timeout=120)
+post = partial(httpx.post, verify=_CONTEXT, trust_env=False, timeout=120)
+patch = partial(httpx.patch, verify=_CONTEXT, trust_env=False, timeout=120)
+put = partial(httpx.put, verify=_CONTEXT, trust_env=False, timeout=120)
+delete = partial(httpx.delete, verify=_CONTEXT, trust_env=False, timeout=120)
+request = partial(httpx.request, verify=_CONTEXT, trust_env=False, timeout=120)
+stream = partial(httpx.stream, verify=_CONTEXT, trust_env=False, timeout=120)

@@ -95,7 +95,7 @@ def report_when_ready(port: int, ready_file: Path) -> None:
     """Write the port once the engine answers, since none of them can report it."""
     while True:
         try:
-            urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+            urlopen(f"http://127.0.0.1:{port}/health", timeout=120).close()
         except (URLError, OSError):
             time.sleep(POLL_INTERVAL_SECONDS)
         else:

@@ -8,6 +8,7 @@ from typing import Self
 
 import psutil
 
+from tests.support import plain_http
 from tests.support.child import REPOSITORY, STOP_TIMEOUT_SECONDS, Child
 
 SAMPLE_MODELS = REPOSITORY / "engines" / "samples" / "models"
@@ -40,12 +41,18 @@ class GatewayProcess(Child):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "rules.yaml").write_text(rules)
         command = ["gateway", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
-        command += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", *extra_args]
+        # On a busy machine a worker may get no time for seconds, which is no reason to kill it.
+        command += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", "--hang-timeout", "120s", *extra_args]
         command += ["--redis", redis, "--data-dir", str(data_dir or "state")]
         gateway = cls.start_module(command, directory)
         gateway.data_dir = directory / (data_dir or "state")
         gateway._has_keys_file = "--admin-keys" in extra_args
         return gateway
+
+    def use(self, rules: str) -> None:
+        """Put rules in force, in all workers when this returns."""
+        reply = plain_http.post(f"{self.admin_url}/rules/activate", json={"files": {"rules.yaml": rules}})
+        assert reply.status_code == 200, reply.text
 
     @property
     def rules_path(self) -> Path:

@@ -27,9 +27,9 @@ def redis_server(shared_server: RedisServer) -> RedisServer:
 
 
 @asynccontextmanager
-async def stored(server: RedisServer, deadline: float = 10.0) -> AsyncIterator[BoundedRedis]:
-    """An open store with a deadline that a busy machine meets."""
-    store = BoundedRedis(read_address(server.url), deadline=deadline)
-    await store.open()
+async def stored(server: RedisServer, deadline: float = 120.0) -> AsyncIterator[BoundedRedis]:
+    """An open store whose deadlines a busy machine meets: beyond them a limiter uses its share without Redis."""
+    store = BoundedRedis(read_address(server.url), deadline=deadline, timeout=deadline)
+    assert await store.open(deadline)
     yield store
     await store.close()

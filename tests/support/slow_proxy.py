@@ -33,13 +33,13 @@ class SlowProxy:
         starting = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls), self._loop
         )
-        self.port = starting.result(10).sockets[0].getsockname()[1]
+        self.port = starting.result(120).sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(120)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
     async def _end(self) -> None:
@@ -60,7 +60,7 @@ class SlowProxy:
                     way.cancel()
             return len(connections)
 
-        return asyncio.run_coroutine_threadsafe(silence(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(silence(), self._loop).result(120)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -9,7 +9,7 @@ from tritonclient.utils import InferenceServerException
 T = TypeVar("T")
 
 
-def eventually(get: Callable[[], T], timeout_seconds: float = 30.0) -> T:
+def eventually(get: Callable[[], T], timeout_seconds: float = 120.0) -> T:
     """Repeat the call until its answer is true; fail with the last answer when it takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while not (answer := get()):

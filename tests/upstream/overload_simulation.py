@@ -26,6 +26,7 @@ class SimulatedRequest:
     error: GatewayError | None = None
     on_admit: object = None
     is_waiting: bool = False
+    is_uploading: bool = False
 
     def admit(self):
         self.is_waiting = False
@@ -91,7 +92,7 @@ class Simulation:
         request.on_admit = self._send
         gate = self.gate
         if gate.has_room(self.now):
-            gate.enter()
+            gate.enter(request, self.now)
             self._send(request)
             return
         request.queued_at = self.now
@@ -139,7 +140,7 @@ class Simulation:
         self.ended.append(request)
         self.gate.replied(endpoint, self.now - request.sent_at, self.now)
         endpoint.in_flight -= 1
-        self.gate.leave(request.admitted_at, self.now)
+        self.gate.leave(request, request.admitted_at, self.now)
         self.gate.serve(self.now)
         self._work(endpoint)
 

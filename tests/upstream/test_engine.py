@@ -202,6 +202,47 @@ def test_one_that_requests_start_is_ready() -> None:
         assert it.is_ready is ready
 
 
+def test_an_endpoint_that_starts_gets_no_requests() -> None:
+    """Where requests wait, an endpoint that was down and is not ready yet stays down; no longer than they wait, since
+    Triton is not ready for good once a model has failed to load. Where they do not wait, it serves."""
+    it = made(1, wait_for_endpoint=60.0)
+    (only,) = it.endpoints
+    for before, condition, now, found in (
+        (None, UNREADY, 0.0, UNREADY),  # it was there before the gateway
+        (DOWN, UNREADY, 10.0, DOWN),
+        (DOWN, UNREADY, 69.0, DOWN),
+        (DOWN, READY, 69.5, READY),
+        (READY, UNREADY, 69.6, UNREADY),
+    ):
+        only.condition = before
+        it.observe(only, condition, now)
+        assert only.condition is found, (before, condition, now)
+    it.observe(only, DOWN, 100.0)
+    it.observe(only, UNREADY, 110.0)
+    it.sweep(169.0)
+    assert (only.condition, it.choose(None, 169.0)) == (DOWN, None)
+    it.sweep(170.0)
+    assert (only.condition, it.choose(None, 170.0)) == (UNREADY, only)
+    it = made(1)
+    (only,) = it.endpoints
+    only.condition = DOWN
+    it.observe(only, UNREADY, 0.0)
+    assert only.condition is UNREADY
+
+
+def test_an_endpoint_with_a_ready_model_has_started() -> None:
+    """A V2 server that is not ready, since a model has failed, serves its other models at once."""
+    it = made(1, wait_for_endpoint=60.0)
+    (only,) = it.endpoints
+    only.condition = DOWN
+    only.models = AdvertisedModels()
+    it.observe(only, UNREADY, 0.0)
+    assert only.condition is DOWN
+    only.models = AdvertisedModels(frozenset({"m"}))
+    it.observe(only, UNREADY, 1.0)
+    assert only.condition is UNREADY
+
+
 def test_its_repr_tells_its_state() -> None:
     """An engine's repr shows its endpoints, the available ones and the requests in flight."""
     it = made(3, breaker=BreakerSpec(failures=1))

@@ -99,7 +99,7 @@ def test_nobody_listens() -> None:
         async with engine() as it:
             endpoint = endpoint_of(it)
         with pytest.raises(GatewayError) as failed:
-            await fetch(endpoint, "GET", b"/v2", b"", timeout=30.0)
+            await fetch(endpoint, "GET", b"/v2", b"", timeout=120)
         assert failed.value.kind is ErrorKind.UPSTREAM_CONNECT
 
     run(scene())
@@ -111,16 +111,16 @@ def test_it_waits_in_line_like_everybody() -> None:
     async def scene() -> None:
         async with engine(Act.WAIT, OK) as it:
             endpoint = endpoint_of(it, max_connections=1, max_pending=1)
-            first = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=30.0))
+            first = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=120))
             await until(lambda: it.heads)
             with pytest.raises(GatewayError, match=r"did not answer within 0\.05 s") as late:
                 await fetch(endpoint, "GET", b"/v2", b"", timeout=0.05)
             assert late.value.kind is ErrorKind.DEADLINE
             assert repr(endpoint.pool).endswith("1 connections, 0 idle, 0 wait>")
-            second = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=30.0))
+            second = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=120))
             await until(lambda: "1 wait" in repr(endpoint.pool))
             with pytest.raises(GatewayError) as full:
-                await fetch(endpoint, "GET", b"/v2", b"", timeout=30.0)
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=120)
             assert full.value.kind is ErrorKind.OVERLOADED
             it.go_on.set()
             assert (await first).body == (await second).body == b"ok"

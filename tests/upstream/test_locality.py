@@ -115,10 +115,10 @@ def test_endpoints_of_the_model_count() -> None:
         name = "rare" if endpoint.url[7:9] in ("a0", "b0") else "other"
         endpoint.models = read_model_list(b'{"data": [{"id": "%s"}]}' % name.encode())
     engine.lists_changed(engine.endpoints)
-    chosen = {engine.choose(None, 0.0, model=("rare", None)) for _ in range(50)}
+    chosen = {engine.choose(None, 0.0, model=("rare", "")) for _ in range(50)}
     assert chosen == {engine.endpoint("http://a0:80")}
     let_down(engine, "http://a0:80")
-    assert engine.choose(None, 0.0, model=("rare", None)) is engine.endpoint("http://b0:80")
+    assert engine.choose(None, 0.0, model=("rare", "")) is engine.endpoint("http://b0:80")
 
 
 def test_a_session_keeps_its_level() -> None:

@@ -180,3 +180,16 @@ def test_entries_are_kept_within_bounds() -> None:
     assert one.entries == {"a": b'{"id":"a","max_model_len":8,"parent":"b","created":1}'}
     assert one != read_model_list(text.replace(b":8", b":9") % (1, 1, long.encode()))
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_long_names_are_not_remembered() -> None:
+    """Clients choose names: of more than 256 characters neither the endpoints nor a refusal take memory."""
+    it = engine("a", None)
+    long = "x" * 300
+    assert (serving(it, long), serving(it, "a", version=long)) == ("1", "01")
+    assert it.learn_lack((long, ""), it.endpoints[1], 0.0)
+    assert serving(it, long) == "1"
+    assert it.learn_lack(("b", ""), it.endpoints[1], 0.0)
+    assert serving(it, "b") == "0"
+    assert it.by_model is not None
+    assert set(it.by_model._by_model) == {("b", "")} and set(it.by_model._lacks) == {("b", "")}

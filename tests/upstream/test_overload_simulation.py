@@ -54,6 +54,39 @@ def test_the_highest_class_hardly_notices_the_overload():
     assert sum(simulation.gate.refused["c", why.value] for why in Refusal) > 1000
 
 
+@pytest.mark.parametrize(("servers", "seconds"), [(8, 0.1), (10, 0.04), (24, 0.25)])
+def test_the_p99_of_the_highest_class_is_at_most_twice_that_without_load(servers, seconds):
+    """While the limit is found, and while trials and measurements change it later."""
+    by_chance = Random(5)
+
+    def request(now):
+        return SimulatedRequest(now, by_chance.choices((0, 1, 2), (0.2, 0.3, 0.5))[0])
+
+    capacity = servers / seconds
+    simulation = Simulation(
+        OverloadSpec(), servers=servers, seconds=jitter(seconds), classes=("a", "b", "c"), weights=({}, {}, {})
+    )
+    simulation.run(20, capacity / 5, request)
+    unloaded = quantile(latencies(simulation, 2), 0.99)
+    simulation.run(8, 3 * capacity, request)
+    for length in (12, 60):
+        since = simulation.now
+        simulation.run(length, 3 * capacity, request)
+        assert quantile(latencies(simulation, since), 0.99) < 2 * unloaded
+        assert goodput(simulation, since) > 0.95 * capacity
+
+
+def test_a_measurement_of_the_unloaded_latency_hardly_holds_requests_back():
+    """The first one needs few requests at a time, later ones half of what the endpoint gets."""
+    simulation = Simulation(OverloadSpec(ConcurrencySpec(remeasure=20)), seconds=jitter(0.04))
+    lowest = []
+    for _ in range(100):
+        simulation.run(0.5, 3 * CAPACITY)
+        lowest.append(simulation.gate.limits["http://e0"])
+    assert 3 in lowest[:10]
+    assert min(lowest[20:]) >= 5
+
+
 def test_an_engine_that_forms_batches_gets_enough_for_them():
     def batch_seconds(size):
         return 0.02 + 0.001 * size

@@ -76,6 +76,18 @@ def test_the_longest_prefix_that_is_not_too_busy(busy: tuple[int, ...], prompt: 
     assert found == f"http://{chosen}" if chosen else found != "http://e0"
 
 
+def test_what_follows_a_prefix_is_counted() -> None:
+    """Requests and their blocks are counted, and of these the requests that went where their prompt's beginning was
+    seen, with the blocks that were."""
+    it = index()
+    among = servers(0, 0)
+    seen(it, "http://e0", b"aaaabbbbcccc")
+    assert choose(it, among, b"aaaabbbbdddd") == "http://e0"
+    choose(it, among, b"zzzz")
+    assert (it.num_requests, it.num_followed) == (3, 1)
+    assert (it.num_blocks, it.num_followed_blocks) == (7, 2)
+
+
 def test_others_requests_count() -> None:
     """Requests of other gateways at an endpoint count like the worker's own."""
     it, among = index(), servers(0, 0)

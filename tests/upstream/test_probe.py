@@ -15,6 +15,7 @@ from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import GatewayError
+from gateway.upstream import probe as probe_module
 from gateway.upstream.probe import EndpointProbe
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, ReceivedRequest, run, until
@@ -289,6 +290,32 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
         assert await probe.load() == found
         await probe.close()
         engine.stop()
+
+    run(whole())
+
+
+def test_a_list_that_is_too_long_is_unknown(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A list of a million models stopped the control process for seconds, again and again: it is not read, which the
+    log says once. By REST and gRPC."""
+    monkeypatch.setattr(probe_module, "_MAX_BYTES", 1000)
+    index = service_pb2.RepositoryIndexResponse()
+    for number in range(100):
+        index.models.add(name=f"model-{number}", version="2", state="READY")
+
+    async def whole() -> None:
+        rest = Engine(answers_with(200, b"[" + b'{"name":"m"},' * 100 + b"{}]"))
+        await rest.start()
+        by_grpc = await GrpcEngine(says(index.SerializeToString())).start()
+        for it in (spec(rest.url), spec(rest.url, protocol=OPENAI), spec(by_grpc.url)):
+            caplog.clear()
+            probe = EndpointProbe(it, it.endpoints[0].url)
+            assert [await probe.models(), await probe.models()] == [None, None]
+            assert len(caplog.messages) == 1 and caplog.messages[0].endswith(
+                ("more than 1000 bytes", "longer than 1000")
+            ), caplog.messages
+            await probe.close()
+        rest.stop()
+        await by_grpc.stop()
 
     run(whole())
 

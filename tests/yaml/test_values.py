@@ -63,3 +63,15 @@ def test_a_wrong_value_is_told_what_is_expected(parse: Callable[[str], object], 
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["0", "5ms", "1500ms", "15s", "90s", "1m", "2h"])
+def test_a_duration_is_written_as_it_is_read(text: str) -> None:
+    """Help shows durations as people write them."""
+    assert values.duration_text(values.duration(text)) == text
+
+
+@pytest.mark.parametrize("text", ["0", "240", "64KiB", "1536KiB", "64MiB", "2GiB"])
+def test_a_size_is_written_as_it_is_read(text: str) -> None:
+    """The same for sizes."""
+    assert values.size_text(values.size(text)) == text

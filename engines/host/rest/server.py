@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Sequence
-from http.client import responses
+from http import HTTPStatus
 from typing import cast
 
 from engines.host.client_limits import ClientLimits
@@ -54,7 +54,7 @@ _CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNOR
 
 _OPENAI_PATHS = "/v1/"
 
-_STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in responses.items()}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class PreparedRequest:
@@ -158,11 +158,13 @@ class HttpConnection(Http1Server):
         if seconds is not None:
             self.loop.call_later(seconds, self._end_half_closed)
 
+    def _has_begun_reply(self) -> bool:
+        return isinstance(self._answering, Exchange) and self._answering.has_begun
+
     def _end_half_closed(self) -> None:
-        answering = self._answering
         if self._transport.is_closing():
             return
-        if isinstance(answering, Exchange) and answering.has_begun:  # a client that had gone would have reset it
+        if self._has_begun_reply():  # a client that had gone would have reset it
             self._await_replies()
         else:
             self._transport.abort()

@@ -114,6 +114,10 @@ class Host:
         await self._listen("grpc", lambda: GrpcServer(self.service, settings.limits))
         await self._listen("metrics", lambda: RestServer(metrics.metrics_app(self._families), settings.limits))
 
+    def announce_stop(self) -> None:
+        """Serve on, and say no when asked for readiness."""
+        self.service.is_leaving = True
+
     async def stop(self) -> None:
         """Take no new requests, let those in flight end for a while, and unload the models."""
         grace = self._settings.exit_timeout_seconds

@@ -82,6 +82,10 @@ async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | N
         exit_code = _started(starting, host, settings, ready_file, reporter)
         if not exit_code:
             await waiting
+            if settings.drain_delay_seconds:
+                host.announce_stop()
+                _log.info("stopping in %g seconds: readiness says no from now on", settings.drain_delay_seconds)
+                await asyncio.sleep(settings.drain_delay_seconds)
             reporter.stopping()
     else:
         starting.cancel()

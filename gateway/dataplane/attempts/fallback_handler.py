@@ -11,6 +11,7 @@ a sequence stays where its sequence is, and one that may have run and does harm 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
@@ -33,7 +34,8 @@ from gateway.wire.http1.head import Field, ResponseHead
 
 _V2_APIS = (None, *OF_V2)
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-_SEQUENCE = b'"sequence_id"'
+# In a JSON text; letters of ASCII that are escaped, as no library does it, could spell it, too
+_SEQUENCE = re.compile(rb'"sequence_id"|\\u00[4-7]')
 _EVENTS = b"text/event-stream"
 # An error reply that is longer goes to the client as it comes.
 _MAX_HELD_BYTES = 64 * 1024
@@ -232,7 +234,8 @@ class FallbackHandler(InterposedHandler):
             return True
         if plan.encoding is not None or not (self._body_ended or (json_bytes and self._body.size >= json_bytes)):
             return False
-        return b"".join(self._body.pieces).find(_SEQUENCE, 0, json_bytes) < 0
+        body = b"".join(self._body.pieces)
+        return _SEQUENCE.search(body, 0, len(body) if json_bytes is None else json_bytes) is None
 
     def _falls_back(self, reasons: Reasons, status: int) -> bool:
         fallbacks = self._route_target.fallbacks

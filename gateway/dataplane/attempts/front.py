@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.config.engine_specs import EngineSpec
 from gateway.dataplane.context.snapshot import Snapshot
@@ -34,6 +34,45 @@ class Attempt(Generic[Carrier]):
     sent_on: Carrier | None = None
     sent_at: float = 0.0
     is_open: bool = True
+
+
+class HedgedRequest(Protocol):
+    """The attempts of the request, as the hedge sees them."""
+
+    def hedge_answered(self, status: int) -> bool:
+        """A reply to the hedge has begun, with this HTTP status. True: its front gets it; False: nobody does."""
+
+    def hedge_failed(self, error: GatewayError) -> None:
+        """The hedge has ended without a reply."""
+
+
+class Hedge(ABC):
+    """Carries the second attempt until its reply begins, or it takes over."""
+
+    __slots__ = ("attempt", "attempts")
+
+    def __init__(self, attempts: HedgedRequest, attempt: Attempt[Any]) -> None:
+        self.attempts = attempts
+        self.attempt = attempt
+
+    @property
+    def is_sent(self) -> bool:
+        return self.attempt.sent_on is not None
+
+    @abstractmethod
+    def start(self, now: float) -> None:
+        """Send the request to the attempt's endpoint, now or once there is a connection.
+
+        Raises: GatewayError where too many requests wait for a connection.
+        """
+
+    @abstractmethod
+    def take_over(self) -> None:
+        """The first attempt is over: the front gets the reply to this one."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Stop it, whatever its stage; nothing more is reported of it."""
 
 
 class AttemptFront(ABC):
@@ -76,6 +115,16 @@ class AttemptFront(ABC):
     def waits_for_client(self) -> bool:
         """Whether the endpoint cannot answer yet, since the client has to send more of the request."""
         return False
+
+    # Hedging; asked by `HedgedAttempts` alone
+
+    def may_hedge(self) -> bool:
+        """Whether another endpoint may get the whole request while the first one has it."""
+        return False
+
+    def hedge(self, attempts: HedgedRequest, attempt: Attempt[Any]) -> Hedge:
+        """What carries a second attempt."""
+        raise NotImplementedError
 
     def sequence_input(self) -> Input | None:
         """The request as it is replayed to another endpoint; None where not all of it is at hand."""

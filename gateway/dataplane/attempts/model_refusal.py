@@ -8,6 +8,7 @@ not exist."), Ollama's routes.go, OpenAI's error codes (`model_not_found`), MLSe
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -22,33 +23,55 @@ _MAX_BYTES = 16 * 1024
 
 # What Triton says stands at the beginning: the rest of a refusal may repeat what the client wrote.
 _OF_TRITON = re.compile(rb'\s*(?:\{\s*"error"\s*:\s*")?Request for unknown model')
-_NOT_FOUND = re.compile(
-    rb"unknown model|model_not_found|servable not found|model not found"
-    rb"|\bmodel\b[^\n]{1,400}?(?:does not exist|not found|no available version|not ready|not loaded)",
+# A 404 is about the model where its text begins so: further on it may repeat what the client wrote.
+_BEGINNING = re.compile(
+    rb'(?:\A|"(?:message|error|detail|msg)" ?: ?")\s{0,8}(?:the |requested )?'
+    rb"(?:(request for unknown model|unknown model|servable not found)|model\b)"
+    rb'|"(?:code|type)" ?: ?"(model_not_found)"',
     re.IGNORECASE,
 )
-_PATTERNS = {400: _OF_TRITON.match, 404: _NOT_FOUND.search, 503: _OF_TRITON.match}
+_NOT_FOUND = re.compile(rb"does not exist|not found|no available version|not ready|not loaded", re.IGNORECASE)
+_MAX_BETWEEN = 400
+
+
+def _is_not_found(text: bytes) -> bool:
+    for found in _BEGINNING.finditer(text):
+        if found.lastindex or _NOT_FOUND.search(text, found.end(), found.end() + _MAX_BETWEEN):
+            return True
+    return False
+
+
+_TESTS: dict[int, Callable[[bytes], object]] = {400: _OF_TRITON.match, 404: _is_not_found, 503: _OF_TRITON.match}
 
 
 def lacks_model(status: int, text: bytes) -> bool:
     """Whether a reply of this HTTP status, or that of its gRPC status, says that the server lacks the model."""
-    matches = _PATTERNS.get(status)
-    return matches is not None and matches(text[:_MAX_BYTES]) is not None
+    test = _TESTS.get(status)
+    return test is not None and len(text) <= _MAX_BYTES and bool(test(text))
 
 
 def is_turned_away(attempts: UpstreamAttempts[Any], status: int, text: bytes) -> bool:
     """Whether another endpoint gets the request, since this whole reply says that its endpoint lacks the model."""
-    engine, model, endpoint, now = attempts.route_target.engine, attempts.model(), attempts.endpoint, monotonic()
+    model, endpoint = attempts.model(), attempts.endpoint
+    if not learn_refusal(attempts, status, text) or type(attempts.session) is Sequence:
+        return False
+    assert model is not None and endpoint is not None
+    error = GatewayError(ErrorKind.NOT_FOUND, f"endpoint {endpoint.url} lacks model '{model[0]}'")
+    budget = attempts.route_target.engine.moves
+    return attempts.try_elsewhere(error, is_good=True, was_sent=False, budget=budget)
+
+
+def learn_refusal(attempts: UpstreamAttempts[Any], status: int, text: bytes) -> bool:
+    """Whether this whole reply says that its endpoint lacks the model, which nobody knew."""
+    engine, model, endpoint = attempts.route_target.engine, attempts.model(), attempts.endpoint
     if model is None or endpoint is None or not engine.learns_models or not lacks_model(status, text):
         return False
+    now = monotonic()
     if not engine.learn_lack(model, endpoint, now):
         return False
-    if endpoint.models is not None and endpoint.models.serves(model):
+    if endpoint.models is not None and endpoint.models.serves(model) and engine.may_read_lists(now):
         attempts.lists_are_old([endpoint])
-    if type(attempts.session) is Sequence:
-        return False
-    error = GatewayError(ErrorKind.NOT_FOUND, f"endpoint {endpoint.url} lacks model '{model[0]}'")
-    return attempts.try_elsewhere(error, is_good=True, was_sent=False, budget=engine.moves)
+    return True
 
 
 def hold_refusal(
@@ -56,7 +79,7 @@ def hold_refusal(
 ) -> bool:
     """Whether a reply that may be such a refusal is held back: once it is whole, `receiver` gets all of it at once."""
     attempt = attempts.attempt
-    if attempt is None or attempt.sent_on is None or head.status not in _PATTERNS or head.ends_at_close:
+    if attempt is None or attempt.sent_on is None or head.status not in _TESTS or head.ends_at_close:
         return False
     if max(head.length or 0, len(data)) > _MAX_BYTES or not attempts.route_target.engine.learns_models:
         return False

@@ -64,6 +64,10 @@ class QueuedAdmission:
     def is_waiting(self) -> bool:
         return bool(self.queued_at) or (self.limits is not None and self.limits.is_waiting)
 
+    @property
+    def is_uploading(self) -> bool:
+        return self._front.waits_for_client()
+
     def start(self, now: float) -> None:
         """Take a place, unless there is one, or wait for it.
 
@@ -82,7 +86,7 @@ class QueuedAdmission:
             request.expires_at = min(at, request.expires_at or at)
         shed = self._plane.loop_lag.num_shed
         if not shed and admission.has_room(now):
-            admission.enter()
+            admission.enter(self, now)
             self._admitted_at = now
             return
         urgency = self._front.urgency()
@@ -95,7 +99,7 @@ class QueuedAdmission:
             if self.level >= len(admission.class_names) - shed:
                 raise admission.shed(self)
             if admission.has_room(now):
-                admission.enter()
+                admission.enter(self, now)
                 self._admitted_at = now
                 return
         self.tenant = self._front.field(classes.tenant_field) or b""
@@ -107,6 +111,8 @@ class QueuedAdmission:
             self.queued_at = 0.0
             raise
         self._slot = self._plane.wheel.add(self, self.wait_until)
+        if admission.may_serve(now):
+            self._plane.loop.call_soon(admission.serve, now)
 
     def _wait_until(self, urgency: Urgency, now: float) -> float:
         """Until when it may wait, so that there is time left for the engine."""
@@ -132,8 +138,8 @@ class QueuedAdmission:
         """Take the place of a request that was admitted before."""
         if self.limits is not None:
             self.limits.resume()
-        self._admission.enter()
-        self._admitted_at = monotonic()
+        self._admitted_at = now = monotonic()
+        self._admission.enter(self, now)
 
     def charge(self) -> None:
         """Count one more request of a stream under the same grant.
@@ -152,7 +158,7 @@ class QueuedAdmission:
             self._admission.leave_queue(self)
         elif self._admitted_at:
             admission, now = self._admission, monotonic()
-            admission.leave(self._admitted_at, now)
+            admission.leave(self, self._admitted_at, now)
             self._admitted_at = 0.0
             if admission.has_waiting:
                 self._plane.loop.call_soon(admission.serve, now)  # the end of this request is no part of another's

@@ -50,26 +50,9 @@ class UpstreamAttempts(Generic[Carrier]):
     """
 
     __slots__ = (
-        "_admission",
-        "_front",
-        "_num_attempts",
-        "_plane",
-        "_slot",
-        "attempt",
-        "expires_at",
-        "first_byte_at",
-        "first_endpoint",
-        "is_started",
-        "is_timed",
-        "replay",
-        "route_target",
-        "session",
-        "started_at",
-        "status",
-        "timing",
-        "tried",
-        "waited",
-        "was_sent",
+        *("_admission", "_front", "_num_attempts", "_plane", "_slot"),
+        *("attempt", "expires_at", "first_byte_at", "first_endpoint", "is_started", "is_timed", "replay"),
+        *("route_target", "session", "started_at", "status", "timing", "tried", "waited", "was_sent"),
     )
 
     def __init__(
@@ -259,6 +242,10 @@ class UpstreamAttempts(Generic[Carrier]):
         elif not (waits and self._plane.endpoint_waits.take(self, engine, monotonic())):
             self.fail(error)
 
+    def gives_way(self, status: int) -> bool:
+        """Whether a hedge takes over from an attempt with a reply of this HTTP status."""
+        return False
+
     def check_silence(self, active_at: float, now: float) -> None:
         """Fail where the engine has sent nothing since `active_at`, for longer than its idle timeout."""
         limit = self.route_target.engine.spec.idle_timeout
@@ -301,7 +288,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if attempt is not None and attempt.sent_on is not None and not self._front.waits_for_client():
             attempt.endpoint.timed_out(attempt.sent_at, now)
         if self.expires_at and now >= self.expires_at:
-            self.fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+            self.fail(GatewayError(ErrorKind.DEADLINE, "the client's deadline has passed"))
             return
         if not self.is_timed:
             self._slot = self._plane.wheel.add(self, self.expires_at) if self.expires_at else None

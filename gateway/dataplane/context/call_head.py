@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, compress
+from types import EllipsisType
 
 from gateway.config.settings import Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.call_target import CallTarget
+from gateway.dataplane.context.field_checks import contradiction, find_refusal
 from gateway.dataplane.context.head_reader import (
     DROPPED,
     IDENTITY,
@@ -22,7 +25,7 @@ from gateway.dataplane.context.head_reader import (
     units_of,
 )
 from gateway.dataplane.context.identification import Peer
-from gateway.dataplane.context.prepared_head import FORWARDED, VIA, contradiction, find_contradiction, forced_by
+from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
 from gateway.protocol.credentials import is_credential
@@ -34,6 +37,7 @@ from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
 from gateway.protocol.principal import KEY_FIELD, Principal, tenant_of
+from gateway.protocol.remembered_names import NameHolder
 from gateway.protocol.sequence import AnySession, read_name, read_text, session_reader
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
@@ -65,6 +69,10 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"user-agent",
 }
 _INFERENCES = ("ModelInfer", "ModelStreamInfer")
+# Lengths of values, and orders of names, that are remembered
+_LONGEST_VALUE = 1024
+_MAX_LAYOUTS = 1024
+_MAX_LAYOUT_BYTES = 1024  # of their names
 # What a decision takes that is remembered by the names of a message.
 _DECISION_BYTES = 1024
 
@@ -104,7 +112,7 @@ class CallPlan:
         operation = self.rpc.operation if self.rpc is not None else SERVICE_OPERATIONS.get(self.path)
         if operation is not None:
             self.error = settings.operation_access.restriction(operation, named)
-        self.error = self.error or find_contradiction(fields, snapshot)
+        self.error = self.error or find_refusal(fields, snapshot.deciding_fields)
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
@@ -116,6 +124,7 @@ class CallPlan:
         self._targets: dict[int, CallTarget] = {}
         self._decided: dict[tuple[bytes, bytes], tuple[CallTarget, AnySession | None]] = {}
         self._arm_selectors: dict[tuple[bytes, bytes], ArmSelector] = {}
+        self._name_holder: NameHolder | None = None
 
     def facts(
         self,
@@ -173,11 +182,9 @@ class CallPlan:
 
     def _may_remember(self, names: Names) -> bool:
         length = len(names.model) + len(names.version)
-        return self.snapshot.remembered_names.admit(self, length, _DECISION_BYTES)
-
-    def forget_names(self) -> None:
-        self._decided.clear()
-        self._arm_selectors.clear()
+        if self._name_holder is None:
+            self._name_holder = NameHolder(self._decided, self._arm_selectors)
+        return self.snapshot.remembered_names.admit(self._name_holder, length, _DECISION_BYTES)
 
     def _unit(self, head: CallHead, header: str | None) -> str | None:
         """The unit of an experiment that a header names; None where it is missing."""
@@ -207,6 +214,21 @@ class _Prefixes(NameCache[bytes | None]):
 _prefixes = _Prefixes()
 
 
+class _Sizes(dict[int, bytes]):
+    """What stands between the name and the value of a literal: the value's length."""
+
+    __slots__ = ()
+
+    def __missing__(self, size: int) -> bytes:
+        found = with_value(b"", bytes(size))[: -size or None]
+        if size <= _LONGEST_VALUE:
+            self[size] = found
+        return found
+
+
+_size_of = _Sizes().__getitem__
+
+
 def _passed_on(own: list[Field]) -> bytes:
     """The fields of one call as they go on, encoded."""
     pieces: list[bytes] = []
@@ -220,20 +242,19 @@ def _passed_on(own: list[Field]) -> bytes:
 
 class CallHead:
     """One call's fields, read: its plan, and its `own`, which the plan does not have; `sent` are these with the blanks
-    that stood around values, and `passing` the same as they go on, encoded. `id` is None where the client sent none,
-    and so is `session`, which is only read where rules need it; `timeout` is in seconds, None where the client sets
-    none."""
+    that stood around values, and `passing` the same as they go on, encoded. `id` is None where the client sent none;
+    `timeout` is in seconds, None where the client sets none."""
 
-    __slots__ = ("error", "id", "own", "passing", "plan", "sent", "session", "timeout", "units")
+    __slots__ = ("_session", "_units", "error", "id", "own", "passing", "plan", "sent", "timeout")
 
     def __init__(self, plan: CallPlan, own: list[Field]) -> None:
         self.plan = plan
         self.own = self.sent = own
         self.id = plan.request_id
         self.timeout: float | None = None
+        self._session: str | EllipsisType | None = ...
+        self._units: dict[str, str] | EllipsisType | None = ...
         snapshot = plan.snapshot
-        self.session = session_of(snapshot, own, plan.shared, plan.read_session) if snapshot.session_field else None
-        self.units = units_of(snapshot, own, plan.shared) if snapshot.unit_fields else None
         self.error = plan.error
         timeout, known = plan.timeout, None
         for name, value in own:
@@ -251,6 +272,26 @@ class CallHead:
             if self.timeout is None:
                 self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {timeout!r} is not a number and unit")
         self.passing = _passed_on(own)
+
+    @property
+    def session(self) -> str | None:
+        """The session that the fields name; only read where rules need it."""
+        session = self._session
+        if session is ...:
+            plan = self.plan
+            snapshot = plan.snapshot
+            session = session_of(snapshot, self.own, plan.shared, plan.read_session) if snapshot.session_field else None
+            self._session = session
+        return session
+
+    @property
+    def units(self) -> dict[str, str] | None:
+        """The units of experiments that the fields name, as `session`."""
+        units = self._units
+        if units is ...:
+            plan = self.plan
+            units = self._units = units_of(plan.snapshot, self.own, plan.shared) if plan.snapshot.unit_fields else None
+        return units
 
     def use_sent(self, sent: list[Field]) -> None:
         """Pass the call's own fields on as these: `own` with the blanks that stood around values."""
@@ -284,46 +325,52 @@ class CallHead:
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
-class CallHeadBuilder:
-    """Builds the heads of calls whose fields are those of `head` and a few of their own, with the same names and
-    lengths each time."""
+class OwnLayout:
+    """What follows from the names alone of a call's own fields, in their order, under one snapshot of the rules."""
 
-    __slots__ = ("_head", "_id_at", "_is_plain", "_pieces", "reader")
+    __slots__ = ("_deciding", "_id_at", "_is_known", "_is_plain", "_kept", "_of_passed", "_prefixes", "_timeout_at")
 
-    def __init__(self, reader: CallReader, head: CallHead, own: list[Field]) -> None:
-        self.reader = reader
-        names = [name for name, _ in own]
-        snapshot = head.plan.snapshot
-        self._head = head
-        # Where more of the fields is read than ids and what passes on, they are read one by one.
-        self._is_plain = not (snapshot.session_field or snapshot.unit_fields or _TIMEOUT in names)
-        if self._is_plain and snapshot.limit_fields:
-            deciding = [name for name, _ in head.own + own if name in snapshot.deciding_fields]
-            self._is_plain = len(deciding) == len(set(deciding))
-        self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=None)
-        # The bytes before the value of each field that passes on, and the field's index.
-        self._pieces = [
-            (with_value(before, value)[: -len(value) or None], at)
-            for at, (name, value) in enumerate(own)
-            if (before := _prefixes[name]) is not None
-        ]
+    def __init__(self, names: Sequence[bytes], kinds: FieldKinds, snapshot: Snapshot) -> None:
+        found = [kinds[name] for name in names]
+        self._is_known = not any(kind is SHARED or kind is MALFORMED or kind is IDENTITY for kind in found)
+        self._kept = [kind is not DROPPED for kind in found]
+        self._id_at = _last(names, _REQUEST_ID)
+        self._timeout_at = _last(names, _TIMEOUT)
+        # Only of these may several contradict each other.
+        deciding = [name for name in names if name in snapshot.deciding_fields]
+        self._deciding = frozenset(deciding)
+        self._is_plain = all(self._kept) and len(deciding) == len(self._deciding)
+        prefixes = [_prefixes[name] for name in names]
+        self._prefixes = [prefix for prefix in prefixes if prefix is not None]
+        self._of_passed = [prefix is not None for prefix in prefixes]
 
-    def __call__(self, own: list[Field]) -> CallHead:
-        before = self._head
-        if not self._is_plain:
-            return CallHead(before.plan, before.own + own)
+    def head(self, before: CallHead, own: list[Field]) -> CallHead | None:
+        """The head of a call that has these fields beside those of an earlier one."""
+        if not self._is_known:
+            return None
+        plan = before.plan
+        if not self._is_plain or (before.own and any(name in self._deciding for name, _ in before.own)):
+            return CallHead(plan, before.own + list(compress(own, self._kept)))
+        timeout = before.timeout
+        if self._timeout_at is not None:
+            timeout = read_timeout(own[self._timeout_at][1])
+            if timeout is None:
+                return CallHead(plan, before.own + own)
         head = CallHead.__new__(CallHead)
-        head.plan = before.plan
+        head.plan = plan
         head.own = head.sent = before.own + own
         head.id = own[self._id_at][1] if self._id_at is not None else before.id
-        head.timeout = before.timeout
-        head.session = head.units = None
+        head.timeout = timeout
+        head._session = head._units = ...
         head.error = before.error
-        passing = before.passing
-        for piece, at in self._pieces:
-            passing += piece + own[at][1]
-        head.passing = passing
+        values = [field[1] for field in compress(own, self._of_passed)]
+        sizes = map(_size_of, map(len, values))
+        head.passing = before.passing + b"".join(chain.from_iterable(zip(self._prefixes, sizes, values)))  # noqa: B905
         return head
+
+
+def _last(names: Sequence[bytes], name: bytes) -> int | None:
+    return max((at for at, each in enumerate(names) if each == name), default=None)
 
 
 class CallReader:
@@ -334,6 +381,8 @@ class CallReader:
         few = _FEW_DIFFER_IN | settings.operation_access.grpc.headers
         self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), few)
         self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
+        self._snapshot = snapshot
+        self._layouts: dict[tuple[bytes, ...], OwnLayout] = {}
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
@@ -375,20 +424,14 @@ class CallReader:
         """The head of a call whose block has a few fields of its own beside those of an earlier block; None where the
         block must be read whole: values have blanks, or the connection is older than the rules, which read some of
         these fields."""
-        shape, own = block.shape, block.own
         if block.has_blanks:
             return None
-        if shape is not None:
-            builder = shape.note
-            if isinstance(builder, CallHeadBuilder) and builder.reader is self:
-                return builder(own)
-        kinds = self._kinds
-        for name, _ in own:
-            kind = kinds[name]
-            if kind is SHARED or kind is MALFORMED or kind is IDENTITY:
-                return None
-            if kind is DROPPED:
-                own, shape = [field for field in own if kinds[field[0]] is not DROPPED], None
-        if shape is not None:
-            shape.note = CallHeadBuilder(self, head, own)
-        return CallHead(head.plan, head.own + own)
+        names = block.own_names
+        layout = self._layouts.get(names)
+        if layout is None:
+            layout = OwnLayout(names, self._kinds, self._snapshot)
+            if sum(map(len, names)) <= _MAX_LAYOUT_BYTES:
+                if len(self._layouts) >= _MAX_LAYOUTS:
+                    self._layouts.clear()
+                self._layouts[names] = layout
+        return layout.head(head, block.own)

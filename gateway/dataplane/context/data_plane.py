@@ -124,6 +124,7 @@ class DataPlane:
         self.read_ahead = ReadAhead(limits.max_read_ahead_bytes)
         self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
+        self.is_unready = False  # it drains soon
         self.is_draining = False
         access_log = AccessLog(settings.log_format) if settings.access_log else None
         self.request_log = RequestLog(access_log)
@@ -187,7 +188,8 @@ class DataPlane:
         finally:
             self._next = self._loads = None
         # All that changes with the rules, at once
-        finalize(before, self._free_soon, before.parts()).atexit = False
+        # by a part that only the snapshot refers to: compiled classes take no weak references
+        finalize(before.remembered_names, self._free_soon, before.parts()).atexit = False
         self.affinity.book.remember_for(rules.identity.session_ttl)
         self._use(snapshot)
         self.affinity.book.forget_hashed_endpoints()
@@ -231,6 +233,7 @@ class DataPlane:
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
         self.loop_lag.watch_for(snapshot.engines.values())
+        self.endpoint_waits.use(snapshot.engines)
         self.limiter.use(snapshot.limits)
         self.budgets.use(snapshot.budgets, snapshot.prices)
         self.request_log.use_parameters(snapshot.parameters_used)
@@ -312,6 +315,7 @@ class DataPlane:
             self._models = _updated(self._models, models)
         if self._loads is not None:
             self._loads |= loads
+        now = monotonic()
         for snapshot in self._snapshots():
             listing: dict[Engine, list[Endpoint]] = {}
             for key in {**conditions, **models, **loads}:
@@ -319,10 +323,10 @@ class DataPlane:
                 endpoint = engine.endpoint(key[1]) if engine is not None else None
                 if engine is None or endpoint is None:
                     continue
-                endpoint.condition = self._health.get(key)
                 if key in models:
                     endpoint.models = self._models.get(key)
                     listing.setdefault(engine, []).append(endpoint)
+                engine.observe(endpoint, self._health.get(key), now)
                 if key in loads:
                     endpoint.observe_load(loads[key])
             for engine, endpoints in listing.items():

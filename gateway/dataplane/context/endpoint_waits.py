@@ -7,7 +7,7 @@ ones go on, then twice as many each time, until one comes back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from time import monotonic
 from typing import Protocol
@@ -55,10 +55,15 @@ class EndpointWaits:
         self._call_later = call_later
         self._clock = clock
         self._lines: dict[Engine, _Line] = {}
+        self._engines: Mapping[str, Engine] = {}  # of the rules in force
         self._is_ticking = False
         self._reported: dict[str, float] = {}  # when, by engine
         self.report: Callable[[str], None] = lambda engine: None
         self.outcomes: Counter[tuple[str, str]] = Counter()  # by engine: went_on, timed_out, refused, left
+
+    def use(self, engines: Mapping[str, Engine]) -> None:
+        """These are the engines of the rules in force: requests that wait by earlier ones go to their endpoints."""
+        self._engines = engines
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -116,6 +121,9 @@ class EndpointWaits:
         now = self._clock()
         for engine, line in list(self._lines.items()):
             self._end_late(line, now)
+            successor = self._engines.get(engine.name, engine)
+            if successor is not engine:
+                engine.follow(successor)
             if may_serve(line.engine):
                 batch, line.batch = list(line.requests)[: line.batch], 2 * line.batch
                 for request in batch:

@@ -13,10 +13,12 @@ from copy import copy
 from enum import Enum
 from functools import partial
 from time import monotonic
+from types import EllipsisType
 
 from gateway.config.settings import Settings
+from gateway.dataplane.context.field_checks import contradiction
 from gateway.dataplane.context.identification import Peer
-from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead, contradiction
+from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -124,12 +126,11 @@ class Request:
     """A request's parsed head: its plan, and what differs between requests of one plan.
 
     `length` is the body's, None where it is chunked; `json_length` that of the JSON before the binary tensors of a V2
-    body. `id` is None where the client sent none, and so is `session`, which is only read where rules use it; `units`
-    are the headers that experiments assign by. `lines` are the fields that are not in the plan, as they go to an
+    body. `id` is None where the client sent none. `lines` are the fields that are not in the plan, as they go to an
     engine.
     """
 
-    __slots__ = ("_fields", "_own", "id", "json_length", "length", "lines", "plan", "session", "timing", "units")
+    __slots__ = ("_fields", "_own", "_session", "_units", "id", "json_length", "length", "lines", "plan", "timing")
 
     def __init__(self, plan: PreparedHead, own: list[Field], lines: bytes) -> None:
         """`own` are the fields that are read for each request, names in lower case.
@@ -161,12 +162,31 @@ class Request:
                     known = {name: value}
                 elif known.setdefault(name, value) != value:
                     self.plan = plan.refused(contradiction(name))
-        snapshot = plan.snapshot
-        self.session = (
-            session_of(snapshot, own, plan.head.fields, plan.read_session) if snapshot.session_field else None
-        )
-        self.units = units_of(snapshot, own, plan.head.fields) if snapshot.unit_fields else None
+        self._session: str | EllipsisType | None = ...
+        self._units: dict[str, str] | EllipsisType | None = ...
         self.lines = lines + plan.length_line
+
+    @property
+    def session(self) -> str | None:
+        """The session that the head names; only read where rules need it."""
+        session = self._session
+        if session is ...:
+            plan = self.plan
+            snapshot = plan.snapshot
+            session = self._session = (
+                session_of(snapshot, self._own, plan.head.fields, plan.read_session) if snapshot.session_field else None
+            )
+        return session
+
+    @property
+    def units(self) -> dict[str, str] | None:
+        """The headers that experiments assign by, as `session`."""
+        units = self._units
+        if units is ...:
+            plan = self.plan
+            snapshot = plan.snapshot
+            units = self._units = units_of(snapshot, self._own, plan.head.fields) if snapshot.unit_fields else None
+        return units
 
     @classmethod
     def of_fields(cls, plan: PreparedHead, fields: list[Field]) -> Request:
@@ -188,8 +208,8 @@ class Request:
         made.plan = plan
         made.id = self.id
         made.json_length = self.json_length
-        made.session = self.session
-        made.units = self.units
+        made._session = self._session
+        made._units = self._units
         made.timing = self.timing
         made.length, made.lines, made._fields, made._own = self.length, self.lines, self._fields, self._own
         if content_length is not None:
@@ -366,8 +386,8 @@ class HeadReader:
 
     def _strict(self, kind: type[Request], plan: PreparedHead) -> Request:
         request = kind(plan, [], b"")
-        request.session = session_of(self._snapshot, plan.head.fields, [], plan.read_session)
-        request.units = units_of(self._snapshot, plan.head.fields, [])
+        request._session = session_of(self._snapshot, plan.head.fields, [], plan.read_session)
+        request._units = units_of(self._snapshot, plan.head.fields, [])
         return request
 
 

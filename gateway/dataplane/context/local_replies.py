@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from http.client import responses
+from http import HTTPStatus
 
 from gateway.dataplane.context.reply_fields import EVERY_REPLY, VIA, reason_fields
 from gateway.dataplane.context.snapshot import RouteTarget
@@ -14,6 +14,8 @@ from gateway.protocol.operations import OF_V2, LlmApi
 from gateway.wire.http1.head import Field, ResponseHead
 
 JSON = "application/json"
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 # What ends a reply's head, from the last field's CRLF on.
 KEEP_ALIVE_END = b"\r\n\r\n"
@@ -86,7 +88,7 @@ def reply(
     `fields` are further fields; `ending` ends the head (see KEEP_ALIVE_END); `without_body` answers a HEAD: the head
     has the length, and no body follows.
     """
-    head = f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}\r\ncontent-type: {content_type}\r\n"
+    head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\ncontent-type: {content_type}\r\n"
     length = f"content-length: {len(body)}"
     content = b"" if without_body else body
     return b"".join((head.encode("ascii"), lines_of(fields), _EVERY_LINES, length.encode("ascii"), ending, content))

@@ -12,10 +12,11 @@ from gateway.auth.forwarded_certificate import FORWARDED_CERTIFICATE
 from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
+from gateway.dataplane.context.field_checks import find_refusal
 from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
-from gateway.protocol.errors import ErrorKind, GatewayError, bad_request
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import rater_of
 from gateway.protocol.operations import (
     FLEET_OPERATIONS,
@@ -28,6 +29,7 @@ from gateway.protocol.operations import (
     read_path,
 )
 from gateway.protocol.principal import KEY_FIELD, Principal, tenant_of
+from gateway.protocol.remembered_names import NameHolder
 from gateway.protocol.sequence import read_name, read_text, session_reader
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
@@ -75,9 +77,9 @@ class PreparedHead:
     """
 
     __slots__ = (
-        "__weakref__",
         "_leading",
         "_models",
+        "_name_holder",
         "_named",
         "_trust_forwarded",
         "api",
@@ -158,6 +160,7 @@ class PreparedHead:
         self.may_name_region = False  # of shared memory, and so needs its body renamed
         self.arm_selector: ArmSelector | None = None  # where the route is known, and each request has an arm of its own
         self._models: dict[str, PreparedHead] = {}
+        self._name_holder: NameHolder | None = None
         self._leading: dict[object, UpstreamHead] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
         self.api = None
@@ -196,7 +199,7 @@ class PreparedHead:
             forced=forced,
             principal=principal,
         )
-        self.error = find_contradiction(head.fields, snapshot)
+        self.error = find_refusal(head.fields, snapshot.deciding_fields)
         if self.error is None and not settings.encoded_slashes and (call.api is None or call.api in OF_V2):
             self.error = ambiguous_path(path)
         if self.error is None and call.operation.names_a_model and not call.names_its_model_in_the_body:
@@ -246,17 +249,17 @@ class PreparedHead:
             found.facts = replace(self.facts, model=model)
             found._decide_early()
             num_bytes = _PLAN_BYTES + 3 * sum(len(name) + len(value) for name, value in self.head.fields)
-            if self.snapshot.remembered_names.admit(self, len(model), num_bytes):
+            if self._name_holder is None:
+                self._name_holder = NameHolder(self._models)
+            if self.snapshot.remembered_names.admit(self._name_holder, len(model), num_bytes):
                 self._models[model] = found
         return found
-
-    def forget_names(self) -> None:
-        self._models.clear()
 
     def uncached_copy(self) -> PreparedHead:
         """A copy without what is cached for this head."""
         prepared = copy(self)
         prepared._models, prepared._leading, prepared.translated, prepared.calls = {}, {}, {}, {}
+        prepared._name_holder = None
         return prepared
 
     def decoded(self) -> PreparedHead:
@@ -266,7 +269,7 @@ class PreparedHead:
         prepared.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
         prepared._named = prepared._by_name(prepared.head.fields)
         prepared.encoding = None
-        prepared._models = {}
+        prepared._models, prepared._name_holder = {}, None
         prepared._leading = {}
         return prepared
 
@@ -367,20 +370,6 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     if arm is None:
         return None
     return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
-
-
-def find_contradiction(fields: list[Field], snapshot: Snapshot) -> GatewayError | None:
-    """Why a head is refused in which a field that decides stands twice with different values: the engine would get
-    both. None where each has one value."""
-    known: dict[bytes, bytes] = {}
-    for name, value in fields:
-        if name in snapshot.deciding_fields and known.setdefault(name, value) != value:
-            return contradiction(name)
-    return None
-
-
-def contradiction(name: bytes) -> GatewayError:
-    return bad_request(f"the field {name.decode('latin-1')} stands twice with different values")
 
 
 def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None:

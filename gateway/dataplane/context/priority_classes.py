@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gateway.config.overload_specs import PriorityClassSpec
 from gateway.config.specs import RulesSpec
 from gateway.protocol.principal import KEY_FIELD
+from gateway.protocol.remembered_names import MAX_LENGTH
 from gateway.protocol.request_urgency import CLASS_FIELD, URGENCY_FIELDS, Urgency
 from gateway.protocol.sequence import read_text
 from gateway.routing.matchers import text_test
@@ -50,7 +51,9 @@ class PriorityClasses:
                 self._of_callers.clear()
             names = read_text(tenant), read_text(key)
             number = next((n for n, is_tenant, is_key in self._tests if is_tenant(names[0]) and is_key(names[1])), None)
-            number = self._of_callers[caller] = self.default if number is None else number
+            number = self.default if number is None else number
+            if len(tenant) + len(key) <= MAX_LENGTH:
+                self._of_callers[caller] = number
         return number
 
     def of_request(self, field: ReadField, urgency: Urgency) -> int:

@@ -21,6 +21,8 @@ def decision_fields(target: Target) -> list[Field]:
     named = {b"x-pointsman-route": target.route, b"x-pointsman-engine": target.engine, b"x-pointsman-arm": target.arm}
     if target.stands_in_for is not None:
         named[b"x-pointsman-fallback"] = target.stands_in_for.value
+    if target.hedge is not None:
+        named[b"x-pointsman-hedge"] = target.hedge.value
     return [(name, value.encode("latin-1", "replace")) for name, value in named.items() if value]
 
 

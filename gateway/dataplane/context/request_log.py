@@ -287,6 +287,7 @@ class RequestLog:
                 tenant=principal.tenant if principal is not None else "",
                 key=principal.key if principal is not None else "",
                 fallback=target.stands_in_for.value if target and target.stands_in_for else "",
+                hedge=target.hedge.value if target and target.hedge else "",
             )
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from copy import copy
 from functools import partial
+from time import monotonic
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -30,7 +31,7 @@ from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi
+from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi, Operation
 from gateway.protocol.remembered_names import RememberedNames
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
@@ -41,6 +42,7 @@ from gateway.routing.used_fields import find_used_fields
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.engine_admission import admission_of_engine
+from gateway.upstream.hedging_policy import hedging_of_engine
 
 # What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Readiness]
@@ -73,6 +75,7 @@ class RouteTarget:
         "budgets",
         "engine",
         "fallbacks",
+        "hedged",
         "is_limited",
         "is_plain",
         "is_sticky",
@@ -116,7 +119,8 @@ class RouteTarget:
         self.was_admitted = False  # whether limits have counted its requests, as those of another engine
         self.shadow: ShadowSpec | None = None  # of its route
         self.fallbacks: Fallbacks[RouteTarget] | None = None
-        self.is_plain = True  # whether it has neither
+        self.is_plain = engine.hedging is None  # and it has neither fallbacks nor a shadow
+        self.hedged: dict[object, RouteTarget] = {}  # the same of requests that were hedged: see `hedged_targets`
         self.reply_fields = decision_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
@@ -135,12 +139,17 @@ class RouteTarget:
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.passes(call) or self.spec.resume or self.fallbacks is not None:
             return False
+        if self.is_hedged(call):
+            return False
         if self.spec.history is not None and call.api in OF_TEXT:
             return False
         traits = spec.protocol.traits
         if traits.has_dialects and spec.always_stream and call.api is not LlmApi.EMBEDDINGS:
             return False
         return traits.takes_binary_tensors
+
+    def is_hedged(self, call: ApiCall) -> bool:
+        return self.engine.hedging is not None and call.operation is Operation.INFER
 
     def client_error(self, error: GatewayError, endpoint: str = "") -> GatewayError:
         """An error as clients get it: with the route, the engine and the endpoint, or without any name."""
@@ -165,6 +174,7 @@ class RouteTarget:
         self.arms.clear()
         self._bucket_targets.clear()
         self._unmeasured = None
+        self.hedged.clear()
 
     def for_bucket(self, bucket: int | None) -> RouteTarget:
         """The same for requests of the units in this bucket; None: for those of no unit."""
@@ -293,6 +303,8 @@ class Snapshot:
             engine = self.engines[name] = Engine(spec, known, before.prefixes if before else None)
             if spec.overload is not None:
                 engine.overload = admission_of_engine(engine, self.classes.names, self.classes.weights, before)
+            if spec.hedging is not None:
+                engine.hedging = hedging_of_engine(spec.hedging, before, monotonic())
             yield
         limits, budgets = LimitsOfRoutes(self.limits.values()), LimitsOfRoutes(self.budgets.values())
         # By identity: comparing the fields of targets would cost more than the rest of the decision.

@@ -19,6 +19,7 @@ from gateway.observability.stats import (
     AccountSnapshot,
     LimitSnapshot,
     OverloadSnapshot,
+    PrefixUse,
     SessionUse,
     StoreUse,
 )
@@ -52,9 +53,16 @@ def counters_in_parts(plane: DataPlane) -> Iterator[CountersSnapshot]:
         connections=len(plane.connections),
         limits=limits_of(plane.limiter),
         overloads=_overloads(plane),
+        prefixes={
+            name: PrefixUse(each.num_requests, each.num_followed, each.num_blocks, each.num_followed_blocks)
+            for name, engine in plane.snapshot.engines.items()
+            if (each := engine.prefixes) is not None
+        },
         budgets_refused={budget.spec.name: budget.refused for budget in plane.budgets.budgets},
         arms=plane.metrics.arms.counted(),
         fallbacks=plane.metrics.fallbacks,
+        hedges=plane.metrics.hedges,
+        hedges_suppressed=plane.metrics.hedges_suppressed,
         endpoint_waits=plane.endpoint_waits.outcomes,
         endpoint_waiting=plane.endpoint_waits.waiting,
         store=_store_use(plane),

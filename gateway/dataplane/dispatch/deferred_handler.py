@@ -87,11 +87,9 @@ class BufferingHandler(DeferredHandler):
 class LongBodyHandler(ForwardingHandler):
     """Passes a long body on in a turn of the event loop of its own: reading it twice would keep others waiting."""
 
-    _handler: Handler
-
     def __init__(self, client: Client, handler: Handler) -> None:
         self._loop = client.plane.loop
-        self._handler = handler
+        self._handler = self._target = handler
         self._is_over = False
 
     def body_received(self, data: bytes, ended: bool) -> None:
@@ -99,14 +97,14 @@ class LongBodyHandler(ForwardingHandler):
 
     def _pass_on(self, data: bytes, ended: bool) -> None:
         if not self._is_over:
-            self._handler.body_received(data, ended)
+            self._target.body_received(data, ended)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._is_over = True
-        self._handler.client_gone(reason, status)
+        self._target.client_gone(reason, status)
 
     def progress(self) -> Progress:
-        return self._handler.progress()
+        return self._target.progress()
 
 
 def in_own_turn(client: Client, handler: Handler, size: int) -> Handler:

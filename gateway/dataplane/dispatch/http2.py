@@ -26,6 +26,8 @@ from time import monotonic, time
 
 from gateway.auth.identity import EXPIRED, UnverifiedError
 from gateway.dataplane.attempts.fallback_counts import count_fallback, count_passed_over
+from gateway.dataplane.attempts.hedged_attempts import HedgedAttempts
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
 from gateway.dataplane.context.call_head import CallHead, CallReader
 from gateway.dataplane.context.call_target import CallTarget
@@ -147,12 +149,16 @@ def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget,
 
 
 def _relay_of(call: UnaryCall, message: MessageBody, target: CallTarget, session: AnySession | None) -> UnaryRelay:
-    """The relay of a call whose target has fallbacks or a shadow; a sequence stays where it is."""
-    route_target = target.route_target
+    """The relay of a call whose target has fallbacks, a shadow or hedging; a sequence stays where it is."""
+    route_target, rpc = target.route_target, call.head.plan.rpc
+    is_hedged = rpc is not None and rpc.operation is Operation.INFER and route_target.engine.hedging is not None
+    attempts_type: type[UpstreamAttempts[Stream]] = HedgedAttempts if is_hedged else UpstreamAttempts
     if route_target.fallbacks is None or isinstance(session, Sequence):
-        relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
+        relay = UnaryRelay(
+            call.client, call.stream, call.head, message, target, session, call.started_at, attempts_type
+        )
     else:
-        relay = FallbackRelay(call, message, target, session, _relay_or_convert)
+        relay = FallbackRelay(call, message, target, session, _relay_or_convert, attempts_type)
     if route_target.shadow is not None:
         relay.mirror()
     return relay

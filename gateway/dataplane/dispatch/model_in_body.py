@@ -11,9 +11,10 @@ from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn
+from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn, on_whole_body
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.json_bounds import SHORT_BYTES
 from gateway.protocol.llm.cache_salt import SALTED_APIS, salted
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 from gateway.protocol.llm.request_facts import read_generation_facts
@@ -25,10 +26,16 @@ from gateway.routing.decision import Decision, Undecided
 _MAX_NAME_LENGTH = 1024
 
 
-def route_on_model(client: Client, request: Request, body: bytes, serve: Serve) -> Chosen:
-    """The handler of a request whose body is all there, and its body; `serve` makes that of its target."""
-    size = len(body)
+def route_on_model(client: Client, request: Request, body: bytes, serve: Serve, num_sent: int = 0) -> Chosen:
+    """The handler of a request whose body is all there, and its body; `serve` makes that of its target. The client sent
+    `num_sent` bytes, where these are not the body's."""
+    size = num_sent or len(body)
     try:
+        if request.plan.encoding is not None:
+            request, body = _decoded(client, request, body)
+            if len(body) > SHORT_BYTES:  # reading it is another turn's work
+                handler = on_whole_body(client, request, partial(route_on_model, serve=serve, num_sent=size))
+                return in_own_turn(client, handler, len(body)), body
         request, body, name = _named(client, request.timed(), body)
         plan = request.plan.for_model(name.name)
         route_target, session = plan.route_target, None
@@ -73,10 +80,8 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
 
     Raises: GatewayError.
     """
-    plan = request.plan
-    if plan.encoding is not None:
-        body = decoded(request, body, client.plane.settings.limits)
-        request = request.of(plan.decoded(), len(body))
+    if request.plan.encoding is not None:
+        request, body = _decoded(client, request, body)
     name = find_model(body, client.plane.json_bounds)
     if name is None:
         what = "the body must be a JSON object that names its 'model' by a string"
@@ -85,6 +90,12 @@ def _named(client: Client, request: Request, body: bytes) -> tuple[Request, byte
         what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
     return request, body, name
+
+
+def _decoded(client: Client, request: Request, body: bytes) -> tuple[Request, bytes]:
+    """The request and its body without coding. Raises: GatewayError."""
+    body = decoded(request, body, client.plane.settings.limits)
+    return request.of(request.plan.decoded(), len(body)), body
 
 
 def _decided(

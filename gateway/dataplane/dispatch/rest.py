@@ -33,6 +33,7 @@ from functools import partial
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
 from gateway.dataplane.attempts.fallback_handler import FallbackHandler
+from gateway.dataplane.attempts.hedged_attempts import HedgedAttempts
 from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedRequest
 from gateway.dataplane.context.head_reader import Request
@@ -263,7 +264,8 @@ def _serve_request(client: Client, request: Request, route_target: RouteTarget, 
         if request.json_length is not None and not engine.spec.protocol.traits.takes_binary_tensors:
             passes, backend = False, Exchange
         elif passes and (not reads_reply or call.api is LlmApi.EMBEDDINGS):
-            backend = _generation if call.api not in _V2_APIS and request.plan.is_inference else Exchange
+            is_generation = call.api not in _V2_APIS and request.plan.is_inference
+            backend = _generation if is_generation else _hedged if route_target.is_hedged(call) else Exchange
         else:
             passes = False
     if passes and backend is not GrpcBackendCall:
@@ -292,6 +294,7 @@ def _by_rest(client: Client, request: Request, route_target: RouteTarget, sessio
 
 
 _generation: Serve = partial(Exchange, is_generation=True)
+_hedged: Serve = partial(Exchange, attempts_type=HedgedAttempts)
 
 
 # Conversations

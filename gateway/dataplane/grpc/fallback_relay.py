@@ -9,6 +9,7 @@ from copy import copy
 from time import monotonic
 
 from gateway.dataplane.attempts.fallback_counts import count_fallback
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.message_body import MessageBody
@@ -36,8 +37,9 @@ class FallbackRelay(UnaryRelay):
         target: CallTarget,
         session: AnySession | None,
         take_over: TakeOver,
+        attempts_type: type[UpstreamAttempts[Stream]] = UpstreamAttempts,
     ) -> None:
-        super().__init__(call.client, call.stream, call.head, message, target, session, call.started_at)
+        super().__init__(call.client, call.stream, call.head, message, target, session, call.started_at, attempts_type)
         self._call = call
         self._session = session
         self._take_over = take_over
@@ -45,6 +47,8 @@ class FallbackRelay(UnaryRelay):
         message.keep()
 
     # The engine's reply
+
+    takes_whole_replies = False  # its fields are held
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         if stream is self._up:
@@ -94,6 +98,8 @@ class FallbackRelay(UnaryRelay):
         """Whether a reply with this HTTP status, of this gRPC status, is left for another engine's."""
         if status < 400:
             return False
+        if self.attempts.gives_way(status):
+            return True
         idempotent = self.is_idempotent(self.attempts.route_target.engine.spec.retry.idempotent)
         target = self._next_target(reasons_of_reply(status, text.encode(), is_idempotent=idempotent))
         if target is None:

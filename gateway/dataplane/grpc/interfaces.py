@@ -53,6 +53,22 @@ class CallClient(Protocol):
         """The reply is sent, or waits for the client to read it; the rest of the request is not wanted."""
 
 
+class OpenCall(Protocol):
+    """What answers a call, as its client's connection sees it while the call is open."""
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None: ...
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None: ...
+
+    def drained(self, stream: Stream) -> None: ...
+
+    def sweep(self, now: float) -> None: ...
+
+    def progress(self) -> Progress | None: ...
+
+    def cancel(self, error: GatewayError) -> None: ...
+
+
 class CallHandler(ABC):
     """Answers a call; it ends by the client's `call_ended`, or by `stream_reset` of its stream."""
 
@@ -108,7 +124,7 @@ class ClientCall(CallHandler):
 
     def expired(self) -> None:
         self._slot = None
-        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+        self._fail(GatewayError(ErrorKind.DEADLINE, "the client's deadline (grpc-timeout) has passed"))
 
     def cancel(self, error: GatewayError) -> None:
         self._fail(error)
@@ -172,6 +188,9 @@ class BackendStream(Protocol):
         """`size` bytes of the responses wait for the client; `pay` follows."""
 
     def pay(self) -> None: ...
+
+    def error_received(self, response: bytes) -> None:
+        """One of the responses that are written one by one tells of an error."""
 
     def cancel(self, reason: str, status: int) -> None:
         """Its responses are not wanted. `reason` is counted as an error, empty where that belongs to another backend;

@@ -10,6 +10,7 @@ from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.readiness import is_ready
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, ClientCall, log_call
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, fell_silent, request_id_literal
@@ -73,7 +74,8 @@ class LocalCall(ClientCall):
     # Events of the client's stream
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        if self._is_over:
+        was_over = self._is_over
+        if was_over:
             return
         self._active_at = monotonic()
         limits = self._client.plane.settings.limits
@@ -204,8 +206,7 @@ class HealthCall(LocalCall):
                 self._fail(GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the gateway is stopping"))
 
     def _report(self) -> None:
-        plane = self._client.plane
-        is_serving = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
+        is_serving = is_ready(self._client.plane)
         status = grpc_services.write_status(is_serving) if self._exists else grpc_services.SERVICE_UNKNOWN
         if status != self._last_status:
             self._last_status = status

@@ -122,7 +122,8 @@ class PiecewiseMessage:
         self.is_complete = ended
         self.size += len(data)
         self._pieces.append(data)
-        if self.names is None:
+        names = self.names
+        if names is None:
             if not self._has_prefix:
                 self._read_prefix()
             if self._has_prefix:

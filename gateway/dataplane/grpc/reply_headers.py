@@ -60,11 +60,15 @@ def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
 
 
 def request_id_literal(request_id: bytes) -> bytes:
+    size = len(request_id)
+    if size < 0x7F:
+        return b"%b%c%b" % (_REQUEST_ID_NAME, size, request_id)
     return with_value(_REQUEST_ID_NAME, request_id)
 
 
 def timeout_literal(seconds: float) -> bytes:
-    return with_value(_TIMEOUT_NAME, write_timeout(seconds))
+    value = write_timeout(seconds)
+    return b"%b%c%b" % (_TIMEOUT_NAME, len(value), value)
 
 
 def status_fields(code: int, message: str) -> list[Field]:

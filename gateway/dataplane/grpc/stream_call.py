@@ -72,6 +72,11 @@ class StreamCall(ClientCall):
         """The client's deadline, of `time.monotonic`; 0 where it has none."""
         return self._started_at + self._head.timeout if self._head.timeout is not None else 0.0
 
+    @property
+    def has_one_model(self) -> bool:
+        """Whether all messages so far are of one model."""
+        return self._requests.is_one_model
+
     def passing_to(self, engine: Engine) -> bytes:
         """The call's own fields for an engine, encoded."""
         if engine.overrides_gateway_fields:
@@ -81,7 +86,8 @@ class StreamCall(ClientCall):
     # Events of the client's stream
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        if self._is_over:
+        was_over = self._is_over
+        if was_over:
             return
         try:
             if data:
@@ -279,6 +285,10 @@ class StreamCall(ClientCall):
     def message_failed(self, backend: BackendStream, text: str, code: int, names: Names) -> None:
         """One message has failed, and the backend goes on."""
         self._answer_error(backend.target, GatewayError(ErrorKind.UPSTREAM_RESET, text), names, code)
+
+    def model_refused(self, backend: BackendStream) -> None:
+        """Its endpoint turns out to lack the model: the messages that follow may go elsewhere."""
+        self._router.forget(backend.target)
 
     def backend_broke(self, backend: BackendStream, error: GatewayError) -> None:
         """Some of its messages stay without an answer."""

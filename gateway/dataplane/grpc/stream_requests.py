@@ -115,7 +115,10 @@ class StreamRequests:
 
     def _go_on(self) -> None:
         num_left = _MESSAGES_A_TURN
-        while self._queue and self._lookup is None:
+        while self._queue:
+            lookup = self._lookup
+            if lookup is not None:
+                return
             num_left -= 1
             if not num_left:
                 self._lookup = asyncio.get_running_loop().create_task(self._yield_turn())

@@ -230,7 +230,9 @@ class StreamResponses:
         if is_bare_response(plain):
             is_compressed, message = False, stream_response(plain)
             plain = message
-        backend.boundaries.num_marked += is_error(plain)
+        if is_error(plain):
+            backend.boundaries.num_marked += 1
+            backend.error_received(plain)
         names = response_names(plain)
         if is_compressed and backend.encoding != self._encoding:
             is_compressed, message = False, plain

@@ -44,6 +44,10 @@ class StreamRouter:
         self._sessions: dict[CallTarget, AnySession | None] = {}
         self._decided: tuple[bytes, CallTarget, AnySession] | None = None  # of a message during its session's lookup
         self._decoupled = _NOTHING
+        # The latest model whose messages go by what is in them, and the decision for one that `is_sticky` looked at:
+        # a hostile client sends a million small ones.
+        self._by_content: Key | None = None
+        self._latest: tuple[bytes, tuple[CallTarget, AnySession | None] | Undecided] | None = None
 
     @property
     def first(self) -> CallTarget | None:
@@ -64,6 +68,10 @@ class StreamRouter:
         self._by_model[key] = target
         self._sessions.setdefault(target, session)
 
+    def forget(self, target: CallTarget) -> None:
+        """The next message of a model that goes there is decided again."""
+        self._by_model = {key: known for key, known in self._by_model.items() if known is not target}
+
     def is_sticky(self, names: Names, plain: bytes) -> bool:
         """Whether a message goes where its session is, which `lookup_cached`, or else `look_up`, finds. Called where
         the rules read sessions."""
@@ -75,11 +83,12 @@ class StreamRouter:
             decision = self._decide(names, plain)
         except GatewayError:  # `find` raises it
             return False
+        self._latest = plain, decision
         if isinstance(decision, Undecided) or decision[1] is None or not decision[0].route_target.is_sticky:
             return False
         if decision[0].route_target.replay is not None:  # each is a request by itself: see `RestBackendStream`
             return False
-        self._decided = plain, self._of_all_units(decision[0]), decision[1]
+        self._decided, self._latest = (plain, self._of_all_units(decision[0]), decision[1]), None
         return True
 
     def lookup_cached(self) -> bool:
@@ -115,10 +124,9 @@ class StreamRouter:
             _, target, session = self._decided
             self._decided = None
             return self._target_of_session(target, session, names)
-        decision = self._plan.decide(names, None, self._head)
-        is_by_content = decision is Undecided.NEEDS_BODY
-        if is_by_content:
-            decision = self._decide(names, data[PREFIX_BYTES:] if plain is None else plain)
+        latest, self._latest = self._latest, None
+        decision = latest[1] if latest is not None and latest[0] is plain else self._decide(names, plain, data)
+        is_by_content = self._by_content == key
         if isinstance(decision, Undecided):
             raise undecided(decision, self._plan.facts(names))
         target, chosen_by = decision
@@ -180,11 +188,17 @@ class StreamRouter:
         """One target for messages of all units of an experiment, since each target is a stream to an engine."""
         return self._plan.target(target.route_target.origin)
 
-    def _decide(self, names: Names, plain: bytes) -> tuple[CallTarget, AnySession | None] | Undecided:
-        decision = self._plan.decide(names, None, self._head)
-        if decision is Undecided.NEEDS_BODY:
-            return self._plan.decide(names, facts_or_error(plain), self._head)
-        return decision
+    def _decide(
+        self, names: Names, plain: bytes | None, data: bytes = b""
+    ) -> tuple[CallTarget, AnySession | None] | Undecided:
+        key = (names.model, names.version)
+        if self._by_content != key:
+            decision = self._plan.decide(names, None, self._head)
+            if decision is not Undecided.NEEDS_BODY:
+                return decision
+            self._by_content = key
+        facts = facts_or_error(data[PREFIX_BYTES:] if plain is None else plain)
+        return self._plan.decide(names, facts, self._head)
 
     def _target_of_session(self, target: CallTarget, session: AnySession, names: Names) -> CallTarget:
         """The target at the endpoint where a session is."""

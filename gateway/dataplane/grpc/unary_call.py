@@ -52,7 +52,8 @@ class UnaryCall(CallHandler):
     # Events of the client's stream
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        if self._is_over:
+        was_over = self._is_over
+        if was_over:
             return
         message = self._message
         limits = self.client.plane.settings.limits

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from gateway.dataplane.attempts.front import Attempt, Hedge, HedgedRequest
 from gateway.dataplane.attempts.model_refusal import is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
@@ -15,7 +16,8 @@ from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.local_replies import lines_of
 from gateway.dataplane.context.snapshot import Snapshot
-from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
+from gateway.dataplane.grpc.call_hedge import CallHedge
+from gateway.dataplane.grpc.interfaces import CallClient, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, facts_of_call
 from gateway.dataplane.grpc.reply_headers import relayed, request_id_literal, timeout_literal
 from gateway.dataplane.grpc.upstream_call import GrpcFront
@@ -26,17 +28,19 @@ from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
+from gateway.protocol.region_names import names_region
 from gateway.protocol.request_urgency import NO_URGENCY, Urgency, urgency_of_message
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import Input, InputProtocol
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.stream import Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
-class UnaryRelay(GrpcFront, CallHandler):
+class UnaryRelay(GrpcFront):
     """Receives from both the client's stream and the engine's."""
 
+    takes_whole_replies = True
     __slots__ = (
         "_active_at",
         "_capture",
@@ -64,6 +68,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         target: CallTarget,
         session: AnySession | None,
         started_at: float,
+        attempts_type: type[UpstreamAttempts[Stream]] = UpstreamAttempts,
     ) -> None:
         self._client = client
         self._stream = stream
@@ -73,10 +78,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         self._request_id = head.id or client.plane.new_request_id()
         self._id_literal = request_id_literal(self._request_id)
         # What `GrpcFront.__init__` would do, at the price of a call
-        attempts: UpstreamAttempts[Stream] = UpstreamAttempts(
-            client.plane, self, target.route_target, session, started_at
-        )
-        self.attempts = attempts
+        self.attempts = attempts = attempts_type(client.plane, self, target.route_target, session, started_at)
         self._up = None
         if head.timeout is not None:
             attempts.expires_at = started_at + head.timeout
@@ -102,11 +104,10 @@ class UnaryRelay(GrpcFront, CallHandler):
     # Events of the streams
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
-        if stream is self._stream:
-            if not self._is_over:
-                self._pass_on(data, ended)
-        elif stream is self._up:
+        if stream is self._up:
             self._relay_data(stream, data, ended)
+        elif stream is self._stream and not self._is_over:
+            self._pass_on(data, ended)
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         """The engine's reply begins; `ended`: it is trailers only."""
@@ -131,13 +132,16 @@ class UnaryRelay(GrpcFront, CallHandler):
 
     def _is_turned_away(self, status: int | None, text: bytes) -> bool:
         """Whether another endpoint gets the call."""
-        if self.attempts.sequence_forgotten(text):
+        attempts = self.attempts
+        if attempts.sequence_forgotten(text):
             return True
-        return status is not None and is_turned_away(self.attempts, http_status(status), text)
+        if status is None:
+            return False
+        return attempts.gives_way(http_status(status)) or is_turned_away(attempts, http_status(status), text)
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is self._stream:
-            super().trailers_received(stream, block)
+            self.data_received(stream, b"", True)
             return
         if stream is not self._up:
             return
@@ -148,6 +152,23 @@ class UnaryRelay(GrpcFront, CallHandler):
             attempts.meter.used_energy(reply.joules)
         self._stream.send_trailers(reply.steady)
         self._finish(monotonic(), attempts.status if reply.status is None else http_status(reply.status), reply.status)
+
+    def reply_received(self, stream: Stream, block: Block, data: bytes, trailers: Block) -> None:
+        """The engine's reply, all of it: as the three above do."""
+        attempts = self.attempts
+        opening, end = relayed(block, attempts.route_target), relayed(trailers, attempts.route_target)
+        if stream is not self._up or self._capture is not None or opening.joules is not None or end.joules is not None:
+            self.headers_received(stream, block, False)
+            self.data_received(stream, data, False)
+            self.trailers_received(stream, trailers)
+            return
+        now, attempt, status = monotonic(), self._attempt, end.status
+        attempts.reply_began(attempt, opening.http_status, now)
+        self._has_begun = True
+        attempt.sent_on = self._up = None
+        self._response_bytes = len(data)
+        self._stream.send_reply(opening.steady, self._id_literal, data, end.steady)
+        self._finish(now, opening.http_status if status is None else http_status(status), status)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if stream is self._stream:
@@ -225,6 +246,7 @@ class UnaryRelay(GrpcFront, CallHandler):
         attempts, message, target = self.attempts, self._message, self._target
         attempt = self._attempt
         attempt.sent_on = self._up = up = connection.open_stream(self)
+        up.takes_whole_reply = self.takes_whole_replies
         attempt.sent_at = now
         engine, head = attempts.route_target.engine, self._head
         if engine.overrides_gateway_fields:
@@ -305,6 +327,26 @@ class UnaryRelay(GrpcFront, CallHandler):
 
     def is_idempotent(self, declared: str) -> bool:
         return not self.is_inference or (declared == "infer" and not self._message.may_name_a_sequence)
+
+    def may_hedge(self) -> bool:
+        message = self._message
+        if not (message.is_complete and message.can_be_sent_again and self.is_inference):
+            return False
+        return not message.may_name_a_sequence and not names_region(message.message(None))
+
+    def hedge(self, attempts: HedgedRequest, attempt: Attempt[Stream]) -> Hedge:
+        return CallHedge(self, attempts, attempt)
+
+    def send_hedge(self, attempt: Attempt[Stream], connection: Http2ClientConnection, receiver: StreamReceiver) -> None:
+        first, self._attempt, up = self._attempt, attempt, self._up
+        self._send(connection, monotonic())
+        assert attempt.sent_on is not None
+        attempt.sent_on.receiver = receiver
+        attempt.sent_on.takes_whole_reply = False
+        self._attempt, self._up = first, up
+
+    def go_on_with_attempt(self, attempt: Attempt[Stream]) -> None:
+        self._attempt, self._up = attempt, attempt.sent_on
 
     def sequence_input(self) -> Input | None:
         message = self._message

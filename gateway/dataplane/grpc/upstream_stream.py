@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from gateway.dataplane.attempts.model_refusal import learn_refusal
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, relayed, timeout_literal
@@ -17,7 +18,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.llm.request_facts import prompt_of_message
-from gateway.protocol.message_layouts import ERROR_TAG
+from gateway.protocol.message_layouts import ERROR_TAG, error_of
 from gateway.protocol.sequence import AnySession
 from gateway.wire.grpc import PREFIX_BYTES, Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
@@ -47,6 +48,7 @@ class UpstreamStream(GrpcFront):
         self._held: list[tuple[bytes, Names]] = []
         self._held_bytes = 0
         self._is_held = True
+        self._first: Names | None = None  # those of the first message, once it is sent
         self._client_ended = False
         self._was_sent = False  # to some endpoint
         self._active_at = 0.0  # when some of a response came
@@ -126,6 +128,10 @@ class UpstreamStream(GrpcFront):
                 self._measure(meter, min(self.num_sent - 1, self.boundaries.count))
         if self._call.has_one_request and self._credited and not self.owed:
             self.attempts.check_silence(self._active_at, now)
+
+    def error_received(self, response: bytes) -> None:
+        if self._call.has_one_model and learn_refusal(self.attempts, 400, error_of(response)):
+            self._call.model_refused(self)
 
     def cancel(self, reason: str, status: int) -> None:
         self._count_messages()
@@ -213,7 +219,8 @@ class UpstreamStream(GrpcFront):
 
     def model(self) -> ModelName | None:
         """That of the stream's first message: all others' are at the same endpoints."""
-        return self._held[0][1].of_model if self._held else None
+        first = self._held[0][1] if self._held else self._first
+        return first.of_model if first is not None else None
 
     def is_replayable(self) -> bool:
         return self._is_held and self.target.endpoint is None  # else it has messages of more than one session
@@ -228,6 +235,8 @@ class UpstreamStream(GrpcFront):
         meter = attempts.meter
         self._release()
         code = http_status(status) if status is not None else reply.http_status
+        if status != OK and self._call.has_one_model:
+            learn_refusal(attempts, code, reply.message.encode())
         attempts.status = code
         is_good = status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(code)
         self._count_messages()
@@ -288,6 +297,8 @@ class UpstreamStream(GrpcFront):
 
     def _drop_held(self) -> None:
         self._is_held = False
+        if self._held:
+            self._first = self._held[0][1]
         self._held.clear()
         self._held_bytes = 0
 

@@ -141,6 +141,9 @@ class RestBackendStream:
         if self._exchange is not None:
             self._exchange.cancel(reason or "stream_failed", status if reason else 0)
 
+    def error_received(self, response: bytes) -> None:
+        pass  # what it says of a model is learned by the request that it answers
+
     def sweep(self, now: float) -> None:
         if self._exchange is not None:
             self._exchange.sweep(now)

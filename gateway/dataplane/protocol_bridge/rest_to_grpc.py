@@ -17,7 +17,7 @@ from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.request_body import declared_json_bytes, document
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
-from gateway.dataplane.grpc.interfaces import CallHandler
+from gateway.dataplane.grpc.interfaces import OpenCall
 from gateway.dataplane.grpc.message_body import CompleteMessage
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
@@ -88,7 +88,7 @@ class RestToGrpcHandler(Handler):
             self._reply.timing_fields = self._timing_fields
         self._stream = InProcessStream(self._reply)
         self._stream.is_paused = client.is_paused
-        self._call: CallHandler | None = None
+        self._call: OpenCall | None = None
         self._relay: UnaryRelay | None = None  # the same, where it is unary
         self._task: asyncio.Task[None] | None = None
         # See `CallClient`

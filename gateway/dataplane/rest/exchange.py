@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.attempts.front import Attempt
+from gateway.dataplane.attempts.front import Attempt, Hedge, HedgedRequest
 from gateway.dataplane.attempts.model_refusal import hold_refusal, is_turned_away
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
@@ -22,9 +22,10 @@ from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.rest.exchange_hedge import ExchangeHedge
 from gateway.dataplane.rest.generation_reader import GenerationReader
 from gateway.limits.limit import expected_tokens
-from gateway.net.http1_client import Http1ClientConnection
+from gateway.net.http1_client import Http1ClientConnection, ReplyReceiver
 from gateway.observability.arms import Meter
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import read_orca
@@ -32,6 +33,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.llm.request_facts import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2
+from gateway.protocol.region_names import names_region
 from gateway.protocol.request_urgency import Urgency, urgency_of
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Facts
@@ -42,7 +44,6 @@ from gateway.wire.http1.head import ResponseHead
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
 _JOIN_BYTES = 16 * 1024
 
-# The fields without which an engine cannot read a body.
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -54,19 +55,8 @@ class Exchange(UpstreamHandler):
     """
 
     __slots__ = (
-        "_active_at",
-        "_attempt",
-        "_body",
-        "_client",
-        "_generation",
-        "_is_event_stream",
-        "_is_relayed",
-        "_plan",
-        "_request",
-        "_request_id",
-        "_response_bytes",
-        "_swept_bytes",
-        "_waits_for_engine",
+        *("_active_at", "_attempt", "_body", "_client", "_generation", "_is_event_stream", "_is_relayed"),
+        *("_plan", "_request", "_request_id", "_response_bytes", "_swept_bytes", "_waits_for_engine"),
         "attempts",
     )
 
@@ -80,6 +70,7 @@ class Exchange(UpstreamHandler):
         session: AnySession | None,
         *,
         is_generation: bool = False,
+        attempts_type: type[UpstreamAttempts[Http1ClientConnection]] = UpstreamAttempts,
     ) -> None:
         plane, plan, now = client.plane, request.plan, monotonic()
         self._client = client
@@ -87,9 +78,7 @@ class Exchange(UpstreamHandler):
         self._request = request
         self._request_id = request.id or plane.new_request_id()
         self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
-        self.attempts: UpstreamAttempts[Http1ClientConnection] = UpstreamAttempts(
-            plane, self, route_target, session, now
-        )
+        self.attempts = attempts_type(plane, self, route_target, session, now)
         if plan.wants_timing:
             self._request = request = request.timed(now)
             self.attempts.timing = request.timing
@@ -171,13 +160,9 @@ class Exchange(UpstreamHandler):
 
     def progress(self) -> Progress:
         attempts = self.attempts
+        stage, since = attempts.stage(), attempts.started_at
         return progress_of(
-            self._request,
-            attempts.stage(),
-            attempts.started_at,
-            id=self._request_id,
-            route_target=attempts.route_target,
-            endpoint=attempts.url,
+            self._request, stage, since, id=self._request_id, route_target=attempts.route_target, endpoint=attempts.url
         )
 
     # Sending
@@ -309,6 +294,8 @@ class Exchange(UpstreamHandler):
     def _is_turned_away(self, head: ResponseHead, data: bytes, ended: bool) -> bool:
         """Whether another endpoint gets the request, or may once the refusal is whole."""
         attempts = self.attempts
+        if attempts.gives_way(head.status):
+            return True
         if not ended:
             return hold_refusal(attempts, self._generation or self, head, data)
         if attempts.replay is not None and attempts.sequence_forgotten(data):
@@ -359,18 +346,10 @@ class Exchange(UpstreamHandler):
         client.break_off(error_event(error, self._plan.api) if has_event else b"")
 
     def _log(self, status: int, reason: str) -> None:
-        attempts, since, body = self.attempts, self.attempts.started_at, self._body
-        route_target, url = attempts.route_target, attempts.url
+        attempts, client, request = self.attempts, self._client, self._request
+        since, target, url = attempts.started_at, attempts.route_target, attempts.url
         log_request(
-            self._client,
-            self._request,
-            status,
-            reason,
-            since,
-            self._request_id,
-            route_target=route_target,
-            endpoint=url,
-            body=body,
+            client, request, status, reason, since, self._request_id, route_target=target, endpoint=url, body=self._body
         )
 
     # See `AttemptFront`
@@ -385,6 +364,26 @@ class Exchange(UpstreamHandler):
         return (
             declared == "infer" and plan.call.operation in INFERENCE_OPERATIONS and not self._body.may_name_a_sequence
         )
+
+    def may_hedge(self) -> bool:
+        body = self._body
+        if not (body.is_complete and body.can_be_sent_again and self.is_idempotent("infer")):
+            return False
+        return not names_region(body.held())
+
+    def hedge(self, attempts: HedgedRequest, attempt: Attempt[Http1ClientConnection]) -> Hedge:
+        return ExchangeHedge(self, attempts, attempt)
+
+    def send_hedge(self, attempt: Attempt[Http1ClientConnection], receiver: ReplyReceiver) -> None:
+        first, self._attempt = self._attempt, attempt
+        connection = attempt.sent_on
+        assert connection is not None
+        self._send(connection, attempt.sent_at)
+        connection.receiver = receiver
+        self._attempt = first
+
+    def go_on_with(self, attempt: Attempt[Http1ClientConnection]) -> None:
+        self._attempt = attempt
 
     def waits_for_client(self) -> bool:
         attempt = self.attempts.attempt

@@ -18,6 +18,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import body_too_long, error_reply
+from gateway.dataplane.context.readiness import is_ready
 from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on
 from gateway.dataplane.rest.fleet import Fleet
 from gateway.dataplane.rest.model_list import list_models, one_model
@@ -132,9 +133,7 @@ class FleetOperation(LocalHandler):
         return AggregatedReply(200, await answer(self._plan, self._fleet.names_engines))
 
     async def _ready(self, body: bytes) -> AggregatedReply:
-        plane = self._client.plane
-        is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
-        return self._health("ready", is_ready)
+        return self._health("ready", is_ready(self._client.plane))
 
     async def _feedback(self, body: bytes) -> AggregatedReply:
         """A client's rating of a reply; engines do not get it."""

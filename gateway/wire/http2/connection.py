@@ -7,7 +7,7 @@ from enum import Enum
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.field_decoder import OwnNames
-from gateway.wire.http2.frame_handlers import READERS, RETURN_AT, return_window, take_block, take_data
+from gateway.wire.http2.frame_handlers import READERS, RETURN_AT, return_window, take_block, take_data, take_reply
 from gateway.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -35,8 +35,15 @@ _MAX_CONTINUATIONS = 64
 _BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
 
 
-# What the peer has yet to send to open the connection (section 3.4): the client's preface, the first frame, nothing.
-Opening = Enum("Opening", ["PREFACE", "SETTINGS", "DONE"])
+class Opening(Enum):
+    """What the peer has yet to send to open the connection (section 3.4): the client's preface, the first frame,
+    nothing."""
+
+    PREFACE = 1
+    SETTINGS = 2
+    DONE = 3
+
+
 _PREFACE, _SETTINGS, _DONE = Opening
 
 
@@ -183,6 +190,9 @@ class Http2Connection(ConnectionState):
             elif stop > end:
                 break
             elif kind == HEADERS and flags & _BLOCK_FLAGS == END_HEADERS and stream_id:
+                if flags == END_HEADERS and self.is_client:
+                    at = take_reply(self, stream_id, data, start, stop, end)
+                    continue
                 take_block(self, stream_id, data[start:stop], flags & END_STREAM != 0)
             elif (read := find_reader(kind)) is not None:
                 read(self, flags, stream_id, data[start:stop])

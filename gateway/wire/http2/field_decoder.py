@@ -9,12 +9,8 @@ from struct import Struct
 from hpack.exceptions import HPACKError
 
 from gateway.wire.http2.field_table import INDEXED, FieldTable, malformed, read_integer, read_string, too_long
-from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field, is_value
+from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field, are_values
 from gateway.wire.memo import NameCache
-
-# Values of these bytes alone are well-formed.
-_VISIBLE = bytes([*range(0x21, 0x7F), *range(0x80, 0x100)])
-
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # What a block's fault or length depends on.
@@ -48,7 +44,7 @@ class OwnNames(NameCache[bool]):
 class BlockShape:
     """Blocks of one length that differ only in the values of some literals."""
 
-    __slots__ = ("_base", "_constants", "_list_bytes", "_names", "_unpack", "note")
+    __slots__ = ("_base", "_constants", "_list_bytes", "_names", "_unpack")
 
     def __init__(self, block: bytes, found: Block, spans: Sequence[tuple[int, int]]) -> None:
         """`found` is the decoded `block`; `spans` are the places of the values of its own fields, which are not in
@@ -63,9 +59,8 @@ class BlockShape:
         self._unpack = Struct("".join([f"{size}s" for size in sizes])).unpack
         self._constants = self._unpack(block)[::2]
         self._base = found.base
-        self._names = [name for name, _ in found.own]
+        self._names = tuple([name for name, _ in found.own])
         self._list_bytes = found.list_bytes
-        self.note: object = None
 
     def read(self, block: bytes) -> Block | None:
         """Decode a block of the shape's length; None where it has another shape, or a value is malformed."""
@@ -73,12 +68,10 @@ class BlockShape:
         if parts[::2] != self._constants:
             return None
         values = parts[1::2]
-        if b"".join(values).translate(None, _VISIBLE):
-            for value in values:
-                if not is_value(value):
-                    return None
+        if not are_values(values):
+            return None
         own = list(zip(self._names, values))  # noqa: B905 - `strict` would cost as much again
-        return Block.with_own(self._base, own, self._list_bytes, self)
+        return Block.with_own(self._base, own, self._names, self._list_bytes, self)
 
 
 # Blocks cached in one generation, and how long they may be: the peer must not fill the memory.
@@ -147,9 +140,9 @@ class FieldDecoder:
         if found is not None:
             return found
         if self._is_changing:  # nothing is cached then
-            fields = self._read(block)
+            steady, own, num_before = self._read(block, self._own_names)
             if self._table.has_changed:
-                return self._compose(fields)
+                return self._compose(steady, own, num_before)
             self._is_changing = False  # it is read once more, and cached
         for shape in self._shapes.get(len(block), ()):
             found = shape.read(block)
@@ -252,13 +245,13 @@ class FieldDecoder:
     def _look_up_or_read(self, block: bytes) -> Block:
         found = self._old.get(block)
         if found is None:
-            fields = self._read(block)
+            fields = self._read(block)[0]
             if self._table.has_changed:
                 self._is_changing = True
                 self._young, self._old = {}, {}
                 self._shapes.clear()
                 self._seen.clear()
-                return self._compose(fields)
+                return self._compose(*self._parted(fields))
             found = self._whole(fields)
             if len(block) > _MAX_CACHED_BYTES or len(fields) > _MAX_CACHED_FIELDS:
                 return found
@@ -267,28 +260,33 @@ class FieldDecoder:
         self._young[block] = found
         return found
 
-    def _read(self, block: bytes) -> list[Field]:
+    def _read(self, block: bytes, own_names: OwnNames | None = None) -> tuple[list[Field], list[Field], int]:
         try:
-            return self._table.read(block, self._max_fields)
+            if own_names is None:
+                return self._table.read(block, self._max_fields)
+            return self._table.read(block, self._max_fields, own_names)
         except (IndexError, HPACKError) as error:
             raise malformed(str(error)) from error
 
-    def _compose(self, fields: list[Field]) -> Block:
-        """A block of these fields, based on those that it shares with earlier blocks."""
-        own_names, own, steady = self._own_names, [], fields
-        if own_names is not None:
-            own = [field for field in fields if own_names[field[0]]]
-            if own:
-                steady = [field for field in fields if not own_names[field[0]]]
+    def _parted(self, fields: list[Field]) -> tuple[list[Field], list[Field], int]:
+        """The same fields as `FieldTable.read` returns them."""
+        own_names = self._own_names
+        own = [field for field in fields if own_names[field[0]]] if own_names is not None else []
+        if not own or own_names is None:
+            return fields, own, 0
+        return [field for field in fields if not own_names[field[0]]], own, fields.index(own[0])
+
+    def _compose(self, steady: list[Field], own: list[Field], num_before: int) -> Block:
+        """A block of these fields, as `FieldTable.read` returns them, based on those that it shares with earlier
+        blocks."""
         last, base = self._last_base
         if base is None or steady != last:  # quick: entries of the table are the same objects each time
             base = self._base(steady)
         if not own:
             return base
-        num_before = fields.index(own[0])
-        is_in_order = num_before == len(steady) or not steady[num_before][0].startswith(b":")
-        found = Block.like(base, own, self._max_list_bytes) if is_in_order else None
-        return found or self._whole(fields)
+        if num_before < len(steady) and steady[num_before][0].startswith(b":"):
+            return self._whole(steady[:num_before] + own + steady[num_before:])  # which is as malformed
+        return Block.like(base, own, self._max_list_bytes) or self._whole(steady + own)
 
     def _base(self, steady: list[Field]) -> Block:
         key = tuple(steady)

@@ -1,64 +1,15 @@
-"""HPACK's table, its Huffman code, and the blocks that are read by them (RFC 7541)."""
+"""HPACK's table, and the blocks that are read by it (RFC 7541)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 from hpack.table import HeaderTable
 
 from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
-from gateway.wire.memo import Memo
-
-
-class _State(dict[int, "tuple[_State, bytes, bool]"]):
-    """The decoder's state between two bytes: for each next byte the state that follows, the characters that the byte
-    completes, and whether the string may end there. At most 256 states of 256 bytes each, some 10 MB."""
-
-    __slots__ = ("_number",)
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self._number = number
-
-    def __missing__(self, byte: int) -> tuple[_State, bytes, bool]:
-        number, text, flags = self._number, b"", 0
-        for bits in (byte >> 4, byte & 0x0F):
-            number, flags, symbol = HUFFMAN_TABLE[number * 16 + bits]
-            if flags & HUFFMAN_FAIL:
-                raise HPACKDecodingError("a string is not in Huffman code")
-            if flags & HUFFMAN_EMIT_SYMBOL:
-                text += bytes((symbol,))
-        found = self[byte] = (_state(number), text, bool(flags & HUFFMAN_COMPLETE))
-        return found
-
-
-_states: dict[int, _State] = {}
-
-
-def _state(number: int) -> _State:
-    found = _states.get(number)
-    if found is None:
-        found = _states[number] = _State(number)
-    return found
-
-
-_start = _state(0)
-
-
-def decode_huffman(text: bytes) -> bytes:
-    """Raises: HPACKDecodingError where it is not Huffman code, or its padding is not the beginning of its EOS."""
-    state, may_end = _start, True
-    pieces: list[bytes] = []
-    for byte in text:
-        state, piece, may_end = state[byte]
-        pieces.append(piece)
-    if not may_end:
-        raise HPACKDecodingError("a string in Huffman code ends too early")
-    return b"".join(pieces)
-
+from gateway.wire.http2.huffman import decode_huffman
 
 # The dynamic table's initial size on both sides, which this side never changes.
 TABLE_BYTES = 4096
@@ -73,8 +24,17 @@ _FIRST_DYNAMIC = _BEFORE + len(_STATIC)
 # Indexed fields, each in one byte.
 INDEXED = re.compile(rb"[\x81-\xfe]+")
 
-# Tokens come again and again, between ids and traces that do not.
-_decode_huffman = Memo(decode_huffman, on_second_sight=True)
+
+class _NoNames(dict[bytes, bool]):
+    """Holds no name."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: bytes) -> bool:
+        return False
+
+
+_NO_NAMES = _NoNames()
 
 
 class FieldTable:
@@ -93,57 +53,93 @@ class FieldTable:
     def __repr__(self) -> str:
         return f"{len(self._places) - _FIRST_DYNAMIC} entries, {self._size} bytes"
 
-    def read(self, block: bytes, max_fields: int) -> list[Field]:
-        """All fields of a block, of any size: a byte can stand for an entry of 4 KiB.
+    def read(
+        self, block: bytes, max_fields: int, own_names: Mapping[bytes, bool] = _NO_NAMES
+    ) -> tuple[list[Field], list[Field], int]:
+        """All fields of a block, of any size: a byte can stand for an entry of 4 KiB. Returns those whose name is not
+        in `own_names`, the others, and how many of the former stand before the first of the latter.
 
         Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where there are more than `max_fields`; IndexError
         where the block ends too early or names an entry that is not there; HPACKError.
         """
         self.has_changed = False
-        fields: list[Field] = []
+        steady: list[Field] = []
+        own: list[Field] = []
+        num_before = 0
         places = self._places
         num_updates = 0
+        left = max_fields
         at, end = 0, len(block)
         while at < end:
             first = block[at]
             if first >= 0x80:  # indexed fields
                 run = INDEXED.match(block, at)
                 if run is not None:
-                    if len(fields) + run.end() - at > max_fields:
+                    left -= run.end() - at
+                    if left < 0:
                         raise too_long()
-                    fields += map(places.__getitem__, run[0])
                     at = run.end()
+                    for place in run[0]:
+                        field = places[place]
+                        if not own_names[field[0]]:
+                            steady.append(field)
+                        else:
+                            if not own:
+                                num_before = len(steady)
+                            own.append(field)
                     continue
                 index, at = read_integer(block, at + 1, 0x7F) if first == 0xFF else (0, at)
                 field = self.field(index)
-            elif 0x20 <= first < 0x40:
-                at = self._resize(block, at)
-                num_updates += 1
-                if fields or num_updates > _MAX_SIZE_UPDATES:
-                    raise malformed("a table size update that is not at the start of the block")
-                continue
-            else:  # a literal, with or without indexing
+                name = field[0]
+            elif first >= 0x40 or first < 0x20:  # a literal; its strings and numbers are read as by the functions below
                 mask = 0x3F if first >= 0x40 else 0x0F
                 index = first & mask
                 at += 1
                 if index == mask:
-                    index, at = read_integer(block, at, mask)
+                    more = block[at]
+                    if more < 0x80:
+                        index += more
+                        at += 1
+                    else:
+                        index, at = read_integer(block, at, mask)
                 if index:
-                    name = self.field(index)[0]
+                    name = places[_BEFORE + index][0]
                 else:
                     name, at = read_string(block, at)
-                value, at = read_string(block, at)
+                size = block[at]
+                is_coded = size >= 0x80
+                size &= 0x7F
+                at += 1
+                if size == 0x7F:
+                    size, at = read_integer(block, at, 0x7F)
+                stop = at + size
+                if stop > end:
+                    raise IndexError("a string ends too early")
+                value = decode_huffman(block[at:stop]) if is_coded else block[at:stop]
+                at = stop
                 field = (name, value)
                 if first >= 0x40:
                     places.insert(_FIRST_DYNAMIC, field)
-                    self._size += len(name) + len(value) + ENTRY_BYTES
                     self.has_changed = True
-                    if self._size > self._max_size:
+                    size = self._size = self._size + len(name) + len(value) + ENTRY_BYTES
+                    if size > self._max_size:
                         self._evict()
-            fields.append(field)
-            if len(fields) > max_fields:
+            else:
+                at = self._resize(block, at)
+                num_updates += 1
+                if steady or own or num_updates > _MAX_SIZE_UPDATES:
+                    raise malformed("a table size update that is not at the start of the block")
+                continue
+            if not own_names[name]:
+                steady.append(field)
+            else:
+                if not own:
+                    num_before = len(steady)
+                own.append(field)
+            left -= 1
+            if left < 0:
                 raise too_long()
-        return fields
+        return steady, own, num_before
 
     def field(self, index: int) -> Field:
         """Raises: Http2Error, IndexError."""
@@ -166,9 +162,11 @@ class FieldTable:
         return at
 
     def _evict(self) -> None:
-        while self._size > self._max_size:
-            name, value = self._places.pop()
-            self._size -= len(name) + len(value) + ENTRY_BYTES
+        size, max_size, places = self._size, self._max_size, self._places
+        while size > max_size:
+            name, value = places.pop()
+            size -= len(name) + len(value) + ENTRY_BYTES
+        self._size = size
 
 
 def read_string(block: bytes, at: int) -> tuple[bytes, int]:
@@ -182,7 +180,7 @@ def read_string(block: bytes, at: int) -> tuple[bytes, int]:
     text = block[at:stop]
     if len(text) != size:
         raise IndexError("a string ends too early")
-    return _decode_huffman(text) if first >= 0x80 else text, stop
+    return decode_huffman(text) if first >= 0x80 else text, stop
 
 
 def read_integer(block: bytes, at: int, number: int) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Protocol
 
 Field = tuple[bytes, bytes]
 
@@ -25,6 +24,9 @@ _WELL_FORMED = re.compile(
 )
 _ONE_NAME = re.compile(rb":?" + _NAME)
 is_value = re.compile(_VALUE).fullmatch  # whether a value is well-formed
+# What most values consist of. As many are judged at a time, since an entry of HPACK's table may come often.
+_USUAL = bytes([*range(0x20, 0x7F), *range(0x80, 0x100)])
+_MOST_AT_ONCE = 16
 _ONE_OF_CONNECTIONS = re.compile(_OF_CONNECTIONS)
 _OF_REQUESTS = frozenset({b":method", b":scheme", b":path", b":authority"})
 # A request's method, scheme, path and authority, one on a line (section 8.3.1): the path has no blanks and no fragment,
@@ -36,12 +38,6 @@ _TARGET = re.compile(
 _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 
 
-class Shape(Protocol):
-    """What blocks have in common whose own fields differ in value alone."""
-
-    note: object  # a place for what a reader of such blocks made of it
-
-
 class Block:
     """The fields of one header block, in their order. `error` says what is malformed, None where nothing is; `length`
     is the content-length, `list_bytes` what the fields count against the longest list. `has_blanks`: values have blanks
@@ -49,8 +45,8 @@ class Block:
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
     reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
-    few, which stand last in `fields`; `shape` is what it shares with blocks whose own fields differ in value alone, if
-    that is known.
+    few, which stand last in `fields`, with their names in `own_names`; `shape` is what it shares with blocks whose own
+    fields differ in value alone, if that is known.
     """
 
     __slots__ = (
@@ -65,6 +61,7 @@ class Block:
         "names",
         "note",
         "own",
+        "own_names",
         "shape",
     )
 
@@ -74,7 +71,8 @@ class Block:
         self.note: object = None
         self.base: Block | None = None
         self.own: list[Field] = []
-        self.shape: Shape | None = None
+        self.own_names: tuple[bytes, ...] = ()
+        self.shape: object = None
         self._judge: Callable[[Block], str | None] | None = None
         self._fault: str | None = None
         self.names: frozenset[bytes] | None = None  # once they are needed
@@ -99,19 +97,19 @@ class Block:
         """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one
         of these names already, since it might have to stand behind them, where a value is not well-formed, and where
         they are too long."""
-        names = base.names
-        if names is None:
-            names = base.names = frozenset([name for name, _ in base.fields])
-        list_bytes = base.list_bytes
-        for name, value in own:
-            list_bytes += len(name) + len(value) + ENTRY_BYTES
-            if list_bytes > max_list_bytes or name in names or not is_value(value):
-                return None
-        return cls.with_own(base, own, list_bytes, None)
+        base_names = base.names
+        if base_names is None:
+            base_names = base.names = frozenset([name for name, _ in base.fields])
+        names, values = zip(*own, strict=True)
+        list_bytes = base.list_bytes + sum(map(len, names)) + sum(map(len, values)) + ENTRY_BYTES * len(own)
+        if list_bytes > max_list_bytes or not base_names.isdisjoint(names) or not are_values(values):
+            return None
+        return cls.with_own(base, own, names, list_bytes, None)
 
     @classmethod
-    def with_own(cls, base: Block, own: list[Field], list_bytes: int, shape: Shape | None) -> Block:
-        """The fields of another block, and a few more, which are known to be well-formed and none of its."""
+    def with_own(cls, base: Block, own: list[Field], names: tuple[bytes, ...], list_bytes: int, shape: object) -> Block:
+        """The fields of another block, and a few more, of these names, which are known to be well-formed and none of
+        its."""
         block = cls.__new__(cls)
         block.fields = base.fields + own
         block.length = base.length
@@ -119,6 +117,7 @@ class Block:
         block.base = base
         block.list_bytes = list_bytes
         block.own = own
+        block.own_names = names
         block.shape = shape
         block.error = base.error
         block.names = None
@@ -149,6 +148,13 @@ class Block:
             self.error = "content-length is not one number"
         else:
             self.length = int(text)
+
+
+def are_values(values: tuple[bytes, ...]) -> bool:
+    """Whether all of these are well-formed."""
+    if len(values) <= _MOST_AT_ONCE and not b"".join(values).translate(None, _USUAL):
+        return tuple(map(bytes.strip, values)) == values
+    return all(map(is_value, values))
 
 
 def _text(fields: list[Field]) -> bytes:

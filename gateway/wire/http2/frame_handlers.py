@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block, reply_fault, request_fault, trailer_fault
-from gateway.wire.http2.frames import ACK, MAX_WINDOW, STREAM_MASK, ErrorCode, Http2Error, Setting, unpack_u32
+from gateway.wire.http2.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_BYTES,
+    HEADERS,
+    MAX_WINDOW,
+    STREAM_MASK,
+    ErrorCode,
+    Http2Error,
+    Setting,
+    unpack_head,
+    unpack_u32,
+)
 from gateway.wire.http2.peer_state import ENDED, FAULTS, SENDING, SILENT, PeerEvent
 from gateway.wire.http2.state import NO_RECEIVER, SETTINGS_COST, ConnectionState
-from gateway.wire.http2.stream import Stream
+from gateway.wire.http2.stream import Stream, WholeReplyReceiver
 
 # The connection's window is practically unlimited: it is returned in large pieces.
 RETURN_AT = 1 << 20
+_FIELDS_AND_END = END_HEADERS | END_STREAM
 # Replies that have no body, whatever their content-length.
 _WITHOUT_BODY = (b"204", b"304")
 
@@ -63,7 +78,10 @@ def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bo
     """A complete header block. Raises: Http2Error."""
     if len(payload) > state.limits.max_header_bytes:
         raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
-    block = state.decoder.decode(payload)  # for any stream: the table must follow
+    _take_fields(state, stream_id, state.decoder.decode(payload), ended)  # for any stream: the table must follow
+
+
+def _take_fields(state: ConnectionState, stream_id: int, block: Block, ended: bool) -> None:
     stream = state.streams.get(stream_id)
     if stream is None:
         _take_opening(state, stream_id, block, ended)
@@ -76,8 +94,53 @@ def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bo
         state.fault(stream_id, *FAULTS[stream.peer_state, event])
 
 
+def take_reply(state: ConnectionState, stream_id: int, data: bytes, start: int, stop: int, end: int) -> int:
+    """A complete header block from `start` to `stop`, which all of a unary call's reply may follow: then its receiver
+    gets the reply at once. Returns where what is taken stops. Raises: Http2Error."""
+    stream = state.streams.get(stream_id)
+    if stream is not None and stream.takes_whole_reply and end - stop > 2 * HEAD_BYTES:
+        kind, flags, other_id = unpack_head(data, stop)
+        body = stop + HEAD_BYTES
+        tail = body + (kind >> 8)
+        if not flags and not kind & 0xFF and other_id == stream_id and tail + HEAD_BYTES <= end:
+            kind, flags, other_id = unpack_head(data, tail)
+            fields = tail + HEAD_BYTES
+            last: int = fields + (kind >> 8)
+            is_end = kind & 0xFF == HEADERS and flags == _FIELDS_AND_END and other_id == stream_id and last <= end
+            limits = state.limits
+            most = min(limits.max_frame_bytes, limits.max_header_bytes)
+            if is_end and stop - start <= most and last - fields <= most and tail - body <= limits.max_frame_bytes:
+                block = state.decoder.decode(data[start:stop])
+                if stream.peer_state is SILENT and _is_plain_opening(block):
+                    _take_whole_reply(state, stream, block, data[body:tail], data[fields:last])
+                    return last
+                _take_fields(state, stream_id, block, False)
+                return stop
+    take_block(state, stream_id, data[start:stop], False)
+    return stop
+
+
+def _is_plain_opening(block: Block) -> bool:
+    return block.fault(reply_fault) is None and block.length is None and block.fields[0][1] == b"200"
+
+
+def _take_whole_reply(state: ConnectionState, stream: Stream, block: Block, data: bytes, payload: bytes) -> None:
+    """`payload` is that of the trailers."""
+    trailers = state.decoder.decode(payload)
+    size = len(data)
+    if 0 < size <= stream.receive_window and trailers.fault(trailer_fault) is None:
+        state.owed += size
+        stream.peer_state = ENDED
+        cast(WholeReplyReceiver, stream.receiver).reply_received(stream, block, data, trailers)
+        _all_received(state, stream)
+        return
+    _take_fields(state, stream.id, block, False)
+    take_data(state, stream.id, data, size, False)
+    _take_fields(state, stream.id, trailers, True)
+
+
 def _take_opening(state: ConnectionState, stream_id: int, block: Block, ended: bool) -> None:
-    if state.is_client or state.is_ours(stream_id) or stream_id <= state.last_id:
+    if state.is_client or not stream_id & 1 or stream_id <= state.last_id:
         state.refuse_closed(stream_id, "HEADERS")
         return
     state.last_id = stream_id

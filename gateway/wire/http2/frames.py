@@ -91,7 +91,9 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def long_headers(stream_id: int, block: bytes, *, ended: bool, max_frame_bytes: int) -> bytes:
-    """A header block that is longer than a frame may be: HEADERS, and as many CONTINUATION frames as it takes."""
+    """A header block that may be longer than a frame: HEADERS, and as many CONTINUATION frames as it takes."""
+    if len(block) <= max_frame_bytes:
+        return frame(HEADERS, END_HEADERS | END_STREAM if ended else END_HEADERS, stream_id, block)
     pieces = [block[at : at + max_frame_bytes] for at in range(0, len(block), max_frame_bytes)]
     frames = [frame(HEADERS, END_STREAM if ended else 0, stream_id, pieces[0])]
     frames += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]

@@ -11,6 +11,8 @@ from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.memo import Memo
 
 _MAX_CACHED = 256  # blocks of one connection
+# The table takes no more entries: each new one gives all others another index, and so all cached blocks other bytes.
+_MAX_ENTRIES = 16
 
 _STATIC: dict[Field, int] = {field: index for index, field in reversed(list(enumerate(HeaderTable.STATIC_TABLE, 1)))}
 _INDEXED = [bytes((0x80 | index,)) for index in range(len(HeaderTable.STATIC_TABLE) + 1)]
@@ -65,19 +67,16 @@ class FieldEncoder:
             return steady.literals
         new = {field for field in steady.fields if field not in self._entries and not _static_index(field)}
         size = sum(len(name) + len(value) + ENTRY_BYTES for name, value in new)
-        if size > self._room:  # it would evict entries in use
-            self._cache[steady] = steady.literals
-            return steady.literals
-        block = self._indexed(steady.fields)
-        if new:  # they stand in front: all others have another index now
+        # More of them would evict entries in use.
+        if new and size <= self._room and len(self._entries) < _MAX_ENTRIES:
             self._room -= size
-            self._cache.clear()
-        else:
-            self._cache[steady] = block
+            self._cache.clear()  # they stand in front: all others have another index now
+            return self._indexed(steady.fields, inserts=True)
+        block = self._cache[steady] = self._indexed(steady.fields)
         return block
 
-    def _indexed(self, fields: Iterable[Field]) -> bytes:
-        """Fields by their index; those that have none get an entry."""
+    def _indexed(self, fields: Iterable[Field], *, inserts: bool = False) -> bytes:
+        """Fields by their index; those that have none get an entry, or are literals."""
         out, entries = bytearray(), self._entries
         for field in fields:
             index, number = _static_index(field), entries.get(field)
@@ -85,9 +84,11 @@ class FieldEncoder:
                 index = len(HeaderTable.STATIC_TABLE) + len(entries) - number
             if index:
                 _integer(out, index, 7, 0x80)
-            else:
+            elif inserts:
                 entries[field] = len(entries)
                 out += with_value(literal_name(field[0], indexing=True), field[1])
+            else:
+                out += literal(*field)
         return bytes(out)
 
 

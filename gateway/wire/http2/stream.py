@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode, pack_head
+from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode, long_headers, pack_head
 from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder
 from gateway.wire.http2.peer_state import ENDED, SILENT
 
@@ -40,6 +40,14 @@ class StreamReceiver(Protocol):
 
     def drained(self, stream: Stream) -> None:
         """All data that waited for the peer's window is sent."""
+        ...
+
+
+class WholeReplyReceiver(StreamReceiver, Protocol):
+    """Receives the reply of a stream that `takes_whole_reply`: at once where it is there at once, else as others."""
+
+    def reply_received(self, stream: Stream, block: Block, data: bytes, trailers: Block) -> None:
+        """What `headers_received`, `data_received` and `trailers_received` do, one after another."""
         ...
 
 
@@ -114,6 +122,7 @@ class Stream:
         "receive_window",
         "receiver",
         "send_window",
+        "takes_whole_reply",
         "waiting",
         "window_bytes",
     )
@@ -129,6 +138,7 @@ class Stream:
         self.receive_window = window_bytes
         self.expected_bytes: int | None = None  # still to come by the content-length; None without one
         self.peer_state = SILENT
+        self.takes_whole_reply = False  # its receiver is a `WholeReplyReceiver`
         self.is_sent = False  # all that this side sends, or the stream is over
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
@@ -153,7 +163,7 @@ class Stream:
         if size <= channel.send_frame_bytes:
             channel.emit(pack_head(size << 8 | HEADERS, _HEADERS_AND_END if ended else END_HEADERS, self.id) + block)
         else:
-            channel.emit(frames.long_headers(self.id, block, ended=ended, max_frame_bytes=channel.send_frame_bytes))
+            channel.emit(long_headers(self.id, block, ended=ended, max_frame_bytes=channel.send_frame_bytes))
         if ended:
             self._sent()
 
@@ -208,12 +218,50 @@ class Stream:
         ):
             self.send_window -= size
             channel.send_window -= size
-            self.send_headers(steady, passing)
-            channel.emit(pack_head(size << 8 | DATA, END_STREAM, self.id) + data)
+            block = channel.encoder.encode(steady, passing)
+            length, stream_id = len(block), self.id
+            if length <= channel.send_frame_bytes:
+                head = pack_head(length << 8 | HEADERS, END_HEADERS, stream_id)
+                channel.emit(b"".join((head, block, pack_head(size << 8 | DATA, END_STREAM, stream_id), data)))
+            else:
+                channel.emit(long_headers(stream_id, block, ended=False, max_frame_bytes=channel.send_frame_bytes))
+                channel.emit(pack_head(size << 8 | DATA, END_STREAM, stream_id) + data)
             self._sent()
         else:
             self.send_headers(steady, passing)
             self.send_data(data, True)
+
+    def send_reply(self, steady: CachedHeaders, passing: bytes, data: bytes, trailers: CachedHeaders) -> None:
+        """Send fields, all data, and trailers."""
+        channel = self.channel
+        size = len(data)
+        if (
+            0 < size <= JOIN_BYTES
+            and size <= self.send_window
+            and size <= channel.send_window
+            and not self.waiting
+            and not channel.is_blocked
+            and not self.is_sent
+        ):
+            block, last = channel.encoder.encode(steady, passing), channel.encoder.encode(trailers)
+            length, last_length, stream_id = len(block), len(last), self.id
+            self.send_window -= size
+            channel.send_window -= size
+            longest = channel.send_frame_bytes
+            if length <= longest and last_length <= longest:
+                head = pack_head(length << 8 | HEADERS, END_HEADERS, stream_id)
+                middle = pack_head(size << 8 | DATA, 0, stream_id)
+                end = pack_head(last_length << 8 | HEADERS, _HEADERS_AND_END, stream_id)
+                channel.emit(b"".join((head, block, middle, data, end, last)))
+            else:
+                channel.emit(long_headers(stream_id, block, ended=False, max_frame_bytes=longest))
+                channel.emit(pack_head(size << 8 | DATA, 0, stream_id) + data)
+                channel.emit(long_headers(stream_id, last, ended=True, max_frame_bytes=longest))
+            self._sent()
+        else:
+            self.send_headers(steady, passing)
+            self.send_data(data)
+            self.send_trailers(trailers)
 
     def send_trailers(self, steady: CachedHeaders, passing: bytes = b"") -> None:
         """Send the last fields, after all data."""

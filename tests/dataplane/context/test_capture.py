@@ -88,4 +88,4 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         tap.close()
         server.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 120))

@@ -30,7 +30,7 @@ from gateway.protocol.conversion.stream import stream_response
 from gateway.wire.grpc import MessageReader, framed
 
 Fields = list[tuple[str, str]]
-DEADLINE = 30.0
+DEADLINE = 120.0
 OPENING: Fields = [(":status", "200"), ("content-type", "application/grpc")]
 OK: Fields = [("grpc-status", "0")]
 UNARY = "/inference.GRPCInferenceService/ModelInfer"

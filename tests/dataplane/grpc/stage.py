@@ -70,7 +70,7 @@ class GrpcStage(Stage):
         counter = _SweepCounter(number)
         self.plane.connections.add(counter)
         try:
-            await asyncio.wait_for(counter.is_done.wait(), 30)
+            await asyncio.wait_for(counter.is_done.wait(), 120)
         finally:
             self.plane.connections.discard(counter)
 

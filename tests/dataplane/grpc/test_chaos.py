@@ -72,8 +72,8 @@ async def engines(*names: str) -> AsyncIterator[dict[str, str]]:
 
 async def one_call(channel: Any, dice: random.Random, calls: list[Any]) -> str:
     """Make a call and return how it ended; a random patience may cancel it first. The call is stored in `calls`."""
-    patience = dice.choice((0.001, 0.02, 0.1, 0.5, 30.0, 30.0))
-    timeout = dice.choice((None, None, 0.05, 20.0))
+    patience = dice.choice((0.001, 0.02, 0.1, 0.5, 600.0, 600.0))
+    timeout = dice.choice((None, None, 0.05, 600.0))
     try:
         if dice.random() < 0.5:
             call = channel.unary_unary(UNARY)(

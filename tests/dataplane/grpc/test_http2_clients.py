@@ -72,7 +72,7 @@ def test_bytes_cut_anywhere(tmp_path: Path) -> None:
             await client.send(whole[at:])
             found = b""
             while RESULT not in found:
-                piece = await asyncio.wait_for(client.reader.read(65536), 30)
+                piece = await asyncio.wait_for(client.reader.read(65536), 120)
                 assert piece, (at, found)
                 found += piece
             client.close()
@@ -112,7 +112,7 @@ def test_half_a_preface(tmp_path: Path) -> None:
         silent = await it.client()
         await silent.send(PREFACE)
         assert (await silent.reader.read(1)) == b"\0"  # SETTINGS
-        await asyncio.wait_for(silent.reader.read(), 30)
+        await asyncio.wait_for(silent.reader.read(), 120)
 
     scene(tmp_path, play, limits={"header_timeout": 0.2})
 
@@ -219,7 +219,7 @@ def test_floods(tmp_path: Path, frame: bytes) -> None:
             for _ in range(40):
                 flood.writer.write(frame * 1000)
                 await flood.writer.drain()
-            found = await asyncio.wait_for(flood.reader.read(), 30)
+            found = await asyncio.wait_for(flood.reader.read(), 120)
         except ConnectionError:
             pass
         assert not found or ErrorCodes.ENHANCE_YOUR_CALM.to_bytes(4) in found

@@ -12,6 +12,10 @@ import pytest
 from h2.errors import ErrorCodes
 from tritonclient.grpc import service_pb2
 
+from gateway.dataplane.context.call_head import CallPlan
+from gateway.dataplane.grpc import stream_router
+from gateway.protocol.infer_message_head import facts_or_error
+from gateway.protocol.message_layouts import error_response
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import OPENING, STREAM, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import WINDOW, GrpcStage, answers, grpc_rules, grpc_stage, many, request, response
@@ -217,6 +221,70 @@ def test_one_model_that_goes_two_ways(tmp_path: Path) -> None:
         assert (await call.over()).status == 0
 
     scene(tmp_path, play, {"a": cut, "b": Model()}, routes=routes)
+
+
+@pytest.mark.pure_python
+def test_a_message_is_read_once_for_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the rules read sessions and the content of messages, each message costs one reading and one decision: a
+    hostile stream has a million messages."""
+    reads: list[bytes] = []
+    monkeypatch.setattr(stream_router, "facts_or_error", lambda plain: reads.append(plain) or facts_or_error(plain))
+    decide, decisions = CallPlan.decide, list[object]()
+    monkeypatch.setattr(CallPlan, "decide", lambda plan, *facts: decisions.append(facts) or decide(plan, *facts))
+    routes = "  - {name: slow, match: {parameter: {way: slow}}, engine: a}\n  - {name: rest, engine: b}\n"
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        for number in range(20):
+            await call.send(request("m", str(number)))
+        assert len(await got(call, 20)) == 20
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        assert (len(reads), len(decisions)) == (20, 21)
+
+    scene(tmp_path, play, {"a": Model(), "b": Model()}, routes=routes, options={"a": "balance: session"})
+
+
+@pytest.mark.parametrize("by_status", [False, True])
+def test_an_endpoint_that_lacks_the_model_gets_no_more_streams(tmp_path: Path, by_status: bool) -> None:
+    """Of two endpoints, one refuses the model by an error message, or by the stream's status. That costs one message:
+    the next ones of the same stream, where it goes on, and all later streams go to the other endpoint."""
+    text = "Request for unknown model: 'm' is not found"
+
+    async def lacks(call: Call) -> None:
+        while await call.message() is not None:
+            if by_status:
+                call.open([*OPENING, ("grpc-status", str(NOT_FOUND)), ("grpc-message", text)], ended=True)
+                return
+            call.open()
+            await call.send(error_response(text, b""))
+        call.end()
+
+    async def whole() -> None:
+        engines = [await GrpcEngine(lacks).start(), await GrpcEngine(Model()).start()]
+        rules = grpc_rules(*engines, options="balance: round_robin")
+        async with grpc_stage(rules, tmp_path) as it:
+            client, num_refused = await it.grpc(), 0
+            for _ in range(6):
+                call = client.call(STREAM)
+                await call.send(request("m", "1"))
+                await call.when(lambda call=call: bool(call.data) or call.is_over)
+                if call.is_over:
+                    assert by_status and (await call.over()).status == NOT_FOUND
+                    num_refused += 1
+                    continue
+                is_refused = text.encode() in bytes(call.data)
+                num_refused += is_refused
+                await call.send(request("m", "2"))
+                assert (await got(call, 2))[1] == "2"
+                await call.send(ended=True)
+                assert (await call.over()).status == 0
+            assert num_refused == 1
+            assert len(streams_of(engines[0])) == 1
+        for engine in engines:
+            await engine.stop()
+
+    run(whole())
 
 
 # Errors
@@ -646,7 +714,7 @@ def test_a_client_that_sends_while_the_first_endpoint_is_tried(tmp_path: Path) -
             for _ in range(3):
                 call = client.call(STREAM)
                 messages = [request("m", str(number), raw_input_contents=[bytes(50_000)]) for number in range(20)]
-                await asyncio.wait_for(call.send(*messages, ended=True), 10)
+                await asyncio.wait_for(call.send(*messages, ended=True), 120)
                 await call.over()
                 assert (call.status, len(call.messages)) == (0, 20)
             assert first.calls

@@ -659,6 +659,7 @@ def test_an_engine_with_few_streams(tmp_path: Path) -> None:
     run(whole())
 
 
+@pytest.mark.pure_python
 def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
     """Once the client has read the reply, the rest of its request is not needed: the stream ends without an error."""
 

@@ -241,7 +241,7 @@ def test_a_client_that_leaves(tmp_path: Path, path: str, way: str) -> None:
             await call.send(ended=True)
         await until(lambda: asked(engine))
         call.reset() if way == "reset" else client.abort()
-        await asyncio.wait_for(gone.wait(), 30)
+        await asyncio.wait_for(gone.wait(), 120)
         assert it.errors() == {"client_gone": 1}
 
     scene(tmp_path, play, {"m": Model(answer=silent)})

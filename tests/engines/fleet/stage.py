@@ -137,7 +137,7 @@ class FleetProcess:
         """End it as an operator does."""
         if self.process.poll() is None:
             self.process.terminate()
-        assert self.process.wait(20) == exit_code, self.log()
+        assert self.process.wait(120) == exit_code, self.log()
         assert "Traceback" not in self.log(), self.log()
 
     def __enter__(self) -> Self:

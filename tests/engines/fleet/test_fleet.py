@@ -232,7 +232,7 @@ def test_a_killed_fleet_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     with FleetProcess(tmp_path, text) as first:
         before = first.wait_ready()["agents"]["llm"]
         with FleetProcess(tmp_path, text, "--ready-file", str(tmp_path / "other.json")) as second:
-            assert second.process.wait(20) == 1
+            assert second.process.wait(120) == 1
             assert f"another fleet (pid {first.process.pid}) runs in {tmp_path}/fleet.run" in second.log()
             assert answers(before["http"])
             first.process.kill()
@@ -272,9 +272,9 @@ def test_a_closed_terminal_stops_the_fleet(tmp_path: Path) -> None:
 def test_check_starts_nothing(tmp_path: Path) -> None:
     """`--check` reports problems, with exit code 1, or success."""
     with FleetProcess(tmp_path, "version: 1\nagents: {a: {comand: x}}\n", "--check") as fleet:
-        assert fleet.process.wait(20) == 1
+        assert fleet.process.wait(120) == 1
         assert "unknown key 'comand' in an agent: did you mean 'command'?" in fleet.log()
     with FleetProcess(tmp_path, "version: 1\nagents: {a: {command: x, engine: none}}\n", "--check") as fleet:
-        assert fleet.process.wait(20) == 0
+        assert fleet.process.wait(120) == 0
         assert "fleet.yaml: ok: a" in fleet.log()
         assert not (tmp_path / "fleet.run").exists()

@@ -44,7 +44,7 @@ class Fronts:
         async def run() -> Result:
             return await work()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(120)
 
     def call(self, what: Callable[[], Any]) -> Any:
         async def run() -> Any:
@@ -61,7 +61,7 @@ class Fronts:
         self.do(lambda: self.grpc.stop(0.2))
         self.do(lambda: self.rest.stop(0.2))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
 

@@ -84,13 +84,13 @@ def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
         one, other = response_cache(options, clock), response_cache(options, clock)
         assert one is not None and other is not None
         one.put("key", ANSWER)
-        async with Redis.from_url(f"unix://{redis_socket}") as redis, asyncio.timeout(60):
+        async with Redis.from_url(f"unix://{redis_socket}") as redis, asyncio.timeout(120):
             while not (names := await redis.keys("*")):
                 await asyncio.sleep(0.01)
             assert names == [b"pointsman:response:1:key"]
             assert 0 < await redis.ttl(names[0]) <= 60
         response = None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while response is None:  # a slow Redis costs a miss
                 lookup: asyncio.Future[InferResponse | None] = asyncio.get_running_loop().create_future()
                 other.store.get("key", lookup.set_result)

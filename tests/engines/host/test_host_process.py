@@ -48,7 +48,7 @@ def send_grpc(host: HostProcess, a: list[list[int]]) -> list[list[int]]:
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=120) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -135,20 +135,23 @@ def test_restricted_apis_want_their_header(served: HostProcess) -> None:
 
 
 def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
-    """On SIGTERM the host answers a request in flight, then exits with 0."""
+    """On SIGTERM the host answers a request in flight, then exits with 0. It serves on for --drain-delay."""
     host = HostProcess.start(
-        [MODELS], tmp_path, extra_args=["--model-control-mode=explicit", "--load-model=sleeper"]
+        [MODELS],
+        tmp_path,
+        extra_args=["--model-control-mode=explicit", "--load-model=sleeper", "--drain-delay=100ms"],
     ).wait_ready()
     with ThreadPoolExecutor(1) as pool:
         body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[3.0]}]}'
         url = f"{host.http_url}/v2/models/sleeper/infer"
-        sent = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=20).read())
+        sent = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=120).read())
         eventually(lambda: _runs(host))
         host.process.send_signal(signal.SIGTERM)
         assert json.loads(sent.result())["outputs"][0]["data"] == [3.0]
-        host.process.wait(20)  # a second SIGTERM would stop it at once
+        host.process.wait(120)  # a second SIGTERM would stop it at once
     host.stop()
     assert "1 requests in flight" in host.log()
+    assert "stopping in 0.1 seconds: readiness says no from now on" in host.log()
 
 
 def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
         client.sendall(b"POST /v2/models/sleeper/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         eventually(lambda: _runs(host))
         host.process.send_signal(signal.SIGTERM)
-        host.process.wait(20)
+        host.process.wait(120)
     host.stop()
     assert "Traceback" not in host.log()
 

@@ -17,7 +17,7 @@ def with_answers(work, max_bytes=1000):
     async def run():
         exchange = Exchange(None, "POST", "/", {})
         answers = ResponseQueue(exchange, InferRequest("m"), max_bytes)
-        await asyncio.wait_for(work(answers, answers.call, exchange), 10)
+        await asyncio.wait_for(work(answers, answers.call, exchange), 120)
 
     asyncio.run(run())
 

@@ -90,6 +90,19 @@ def test_models_are_reported(tmp_path: Path) -> None:
     on_service(tmp_path, scenario)
 
 
+def test_a_host_that_stops_soon_is_not_ready(tmp_path: Path) -> None:
+    """Within --drain-delay the server's readiness says no, models are ready, and all else is answered."""
+
+    async def scenario(service: Service) -> None:
+        assert (await service.rpc("ServerReady", sent("ServerReady"))).ready
+        service.is_leaving = True
+        assert not (await service.rpc("ServerReady", sent("ServerReady"))).ready
+        assert (await service.rpc("ServerLive", sent("ServerLive"))).live
+        assert (await service.rpc("ModelReady", sent("ModelReady", name="echo"))).ready
+
+    on_service(tmp_path, scenario)
+
+
 UNKNOWN = [
     ("ModelMetadata", {"name": "m"}, ErrorCode.NOT_FOUND, "Request for unknown model: 'm' is not found"),
     (

@@ -21,7 +21,7 @@ from engines.repository.states import ModelSpec
 from gateway.protocol import protobuf
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 120.0
 TEST_MODELS = Path(__file__).parents[2] / "models"
 
 HEAD = "import json, os, signal, sys, threading, time\nimport numpy as np\nimport triton_python_backend_utils as pb\n"

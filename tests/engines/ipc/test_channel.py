@@ -46,7 +46,7 @@ def test_messages_of_any_size_come_whole_and_in_order(size: int) -> None:
         channel = Channel(loop, outgoing, incoming, Arena(sent), Mapping(received), take)
         for number in range(5):
             channel.send(protocol.EXECUTE, number, b"x" * size)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await is_over.wait()
         channel.close()
         await asyncio.to_thread(thread.join, 10)

@@ -144,7 +144,7 @@ def test_a_random_walk(mode: Mode, seed: int, tmp_path: Path) -> None:
     """No state is lost, no model is left behind, no caller hangs."""
 
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await Walk(tmp_path, seed, mode).run(120)
 
     asyncio.run(limited())

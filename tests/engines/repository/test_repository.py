@@ -20,7 +20,7 @@ def run(test: Test) -> Callable[[Path], None]:
 
     def wrapped(tmp_path: Path) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await test(tmp_path, FakeLoader())
 
         asyncio.run(limited())

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 120.0
 PROMPT = "one two"
 
 

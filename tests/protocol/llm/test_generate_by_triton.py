@@ -18,12 +18,12 @@ _DIRECT = build_opener(ProxyHandler({}))
 
 def exchange(triton: TritonProcess, model: str, generation: Generation) -> list[Event]:
     url = f"{triton.http_url}/v2/models/{model}"
-    with _DIRECT.open(url, timeout=30) as reply:
+    with _DIRECT.open(url, timeout=120) as reply:
         signature = signature_of(orjson.loads(reply.read()))
     suffix, body, _ = write_request(generation, model=model, signature=signature)
     reader = GenerateReplyReader(generation, signature)
     try:
-        with _DIRECT.open(Request(f"{url}/{suffix}", body), timeout=30) as reply:
+        with _DIRECT.open(Request(f"{url}/{suffix}", body), timeout=120) as reply:
             data = reply.read()
     except HTTPError as error:
         return reader.whole(error.code, error.read())

@@ -108,7 +108,7 @@ def test_a_real_triton(triton: TritonProcess) -> None:
     for sent, written in ((inputs[:2], [["hi"], ["hi"]]), (inputs, [["hi"], None])):
         made = infer_stream(json.dumps({"inputs": sent}).encode(), model="repeater")
         requested = made.request()
-        connection = http.client.HTTPConnection("127.0.0.1", triton.http_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", triton.http_port, timeout=120)
         try:
             connection.request("POST", requested.path, requested.body, {"content-type": requested.content_type})
             reply = connection.getresponse()

@@ -80,7 +80,7 @@ def test_failures(mlserver: MLServer, made: Translator, status: int, message: st
 def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
     """The events of a stream, and whether the stream was complete."""
     sent = made.request()
-    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=120)
     try:
         connection.request("POST", sent.path, sent.body, {"content-type": sent.content_type})
         reply = connection.getresponse()
@@ -164,7 +164,7 @@ def test_model_stream_infer(mlserver: MLServer) -> None:
                 request.raw_input_contents.append(b"\x03\0\0\0a b")
             else:
                 tensor.contents.bytes_contents.append(b"a b")
-            replies = list(call(iter([request.SerializeToString()]), timeout=30))
+            replies = list(call(iter([request.SerializeToString()]), timeout=120))
             assert all(is_bare_response(reply) for reply in replies)
             written = [parse(STREAM_RESPONSE, stream_response(reply)).infer_response for reply in replies]
             assert [(response.id, response.model_name, response.outputs[0].name) for response in written] == [
@@ -175,7 +175,7 @@ def test_model_stream_infer(mlserver: MLServer) -> None:
             assert words == ([[b"\x01\0\0\0a"], [b"\x01\0\0\0b"]] if is_raw else [[b"a"], [b"b"]])
         request.raw_input_contents[0] = b"\x04\0\0\0fail"
         with pytest.raises(grpc.RpcError) as failed:
-            list(call(iter([request.SerializeToString()]), timeout=30))
+            list(call(iter([request.SerializeToString()]), timeout=120))
         assert failed.value.details() == "the model failed"
 
 

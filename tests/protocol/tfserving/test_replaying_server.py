@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TfServing]:
 
 
 def fetch(server: TfServing, method: str, path: str, body: bytes = b"") -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=120)
     try:
         connection.request(method, path, body)
         response = connection.getresponse()
@@ -57,7 +57,7 @@ def fetch(server: TfServing, method: str, path: str, body: bytes = b"") -> Reply
 
 def call(server: TfServing, asked: EngineCall) -> bytes:
     with grpc.insecure_channel(server.grpc_url) as channel:
-        answered: bytes = channel.unary_unary(asked.path.decode())(asked.message, timeout=10)
+        answered: bytes = channel.unary_unary(asked.path.decode())(asked.message, timeout=120)
         return answered
 
 

@@ -163,7 +163,7 @@ def test_generate(torchserve: TorchServe, body: dict[str, Any], written: dict[st
 def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], bool]:
     """The events of a stream, and whether the stream was complete."""
     torchserve_request = made.request()
-    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=120)
     try:
         headers = {"content-type": torchserve_request.content_type, "authorization": f"Bearer {server.inference_key}"}
         connection.request(torchserve_request.method, torchserve_request.path, torchserve_request.body, headers)
@@ -270,5 +270,5 @@ def test_stream_predictions(torchserve: TorchServe, channel: grpc.Channel) -> No
     """A StreamPredictions call returns each chunk that the handler sends."""
     body = json.dumps({"inputs": [tensor("x", "BYTES", [1], ["as they come"])]}).encode()
     data = predictions_request(torchserve_request(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
-    replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=30)
+    replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=120)
     assert [prediction(reply).prediction for reply in replies] == [b"as ", b"they ", b"come"]

@@ -49,6 +49,6 @@ class CannedLLM(Child):
         self._request("/test/forget", b"")
 
     def _request(self, path: str, body: bytes | None = None) -> bytes:
-        with urlopen(Request(self.http_url + path, body), timeout=10) as reply:
+        with urlopen(Request(self.http_url + path, body), timeout=120) as reply:
             report: bytes = reply.read()
         return report

@@ -23,6 +23,10 @@ PATHS = {
     "messages": ["/v1/messages", "/v1/messages/count_tokens"],
 }
 
+# Of vLLM, Triton and TorchServe; of NIM, of BentoML (OpenLLM) and of Ray Serve's proxy.
+_HEALTH_PATHS = {"/health", "/v2/health/live", "/v2/health/ready", "/ping", "/v1/health/ready", "/readyz", "/-/healthz"}
+_METRICS_PATHS = {"/metrics", "/v1/metrics", "/prometheus/metrics"}  # the others are NIM's and trtllm-serve's
+
 
 @dataclass(slots=True)
 class Request:
@@ -144,9 +148,9 @@ class Engine:
 
     def _informed(self, path: str) -> Answer:
         """Answer a GET for information about the engine."""
-        if path in ("/health", "/v2/health/live", "/v2/health/ready", "/ping"):
+        if path in _HEALTH_PATHS:
             return Answer(b"", 200 if self.ready else 503)
-        if path == "/metrics":
+        if path in _METRICS_PATHS:
             return Answer(self._metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")
         if self.is_v2:
             return self._v2_informed(path)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.wire.http2 import fields as fields_module
 from gateway.wire.http2.field_decoder import FieldDecoder, OwnNames
 from gateway.wire.http2.field_table import TABLE_BYTES
-from gateway.wire.http2.fields import Block, Field, Shape, is_value, reply_fault, request_fault, trailer_fault
+from gateway.wire.http2.fields import Block, Field, is_value, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import CachedHeaders, FieldEncoder, literals
 
@@ -203,7 +203,7 @@ def test_a_shape_is_recognised() -> None:
     changes."""
     decoder = FieldDecoder(1 << 16, OwnNames(frozenset({b"x-id"}).__contains__))
 
-    def shape(*, first: bytes = b"\x83", id: bytes = b"001") -> Shape | None:
+    def shape(*, first: bytes = b"\x83", id: bytes = b"001") -> object:
         return decoder.decode(first + literals([(b"x-id", id)])).shape
 
     shapes = [shape(id=b"%03d" % number) for number in range(4)]
@@ -301,7 +301,7 @@ def test_shapes_of_one_length() -> None:
     cache."""
     decoder = FieldDecoder(1 << 16, OwnNames(frozenset({b"x-id"}).__contains__))
 
-    def shape(path: bytes, number: int) -> Shape | None:
+    def shape(path: bytes, number: int) -> object:
         return decoder.decode(b"\x83" + path + literals([(b"x-id", b"%03d" % number)])).shape
 
     both = [shape(path, number) for number, path in enumerate([b"\x84", b"\x85"] * 5)]
@@ -399,10 +399,10 @@ class CountedFields(tuple[Field, ...]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("num_blocks", [40, 200], ids=["with-room", "without"])
+@pytest.mark.parametrize("num_blocks", [5, 40, 200], ids=["few", "many", "without-room"])
 def test_many_blocks_that_come_again(num_blocks: int) -> None:
-    """Blocks of many routes: the library reads them, indices of two bytes among them; after a few times each comes from
-    the cache, whether its fields find room in the table or not."""
+    """Blocks of many routes: the library reads them; few of their fields get entries, since each new one changes all
+    indices; after a few times each block comes from the cache."""
     encoder, decoder = FieldEncoder(), Decoder()
     steadies = [
         CachedHeaders([(b":status", b"200"), (b"a", b"%d" % number), (b"b", b"%d" % number), (b"via", b"1.1 gateway")])
@@ -414,7 +414,7 @@ def test_many_blocks_that_come_again(num_blocks: int) -> None:
         for steady in steadies:
             block = encoder.encode(steady)
             assert [tuple(field) for field in decoder.decode(block, raw=True)] == [*steady.fields]
-    assert len(decoder.header_table.dynamic_entries) > 0x7F - 61
+    assert min(2 * num_blocks, 16) <= len(decoder.header_table.dynamic_entries) <= 18
     CountedFields.reads = 0
     for steady in steadies:
         encoder.encode(steady)

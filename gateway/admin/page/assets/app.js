@@ -50,8 +50,9 @@ async function navigate() {
     const module = await import(`./views/${detail && DETAILS[view] ? DETAILS[view] : view}.js`);
     if (!signal.aborted) await module.show(root, { detail, query: new URLSearchParams(query), signal, heading });
   } catch (error) {
-    if (!signal.aborted) root.append(trouble(error));
-    if (!(error instanceof ApiError) && error.name !== "AbortError") console.error(error);
+    if (signal.aborted) return; // the view was left, and what it waited for ended
+    root.append(trouble(error));
+    if (!(error instanceof ApiError)) console.error(error);
   }
 }
 

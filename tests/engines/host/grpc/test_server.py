@@ -41,7 +41,7 @@ def channel(stage):
 
 
 def unary(channel, method, data, **options):
-    return channel.unary_unary(SERVICE + method)(data, timeout=10, **options)
+    return channel.unary_unary(SERVICE + method)(data, timeout=120, **options)
 
 
 def infer(channel, built, **options):
@@ -51,7 +51,7 @@ def infer(channel, built, **options):
 def stream(channel, requests, metadata=()):
     """The responses, and the status at the end."""
     call = channel.stream_stream(SERVICE + "ModelStreamInfer")(
-        iter([built.SerializeToString() for built in requests]), timeout=10, metadata=metadata
+        iter([built.SerializeToString() for built in requests]), timeout=120, metadata=metadata
     )
     responses = []
     try:
@@ -156,7 +156,7 @@ def test_tritonclient_streams_decoupled_answers(stage):
         count = triton_grpc.InferInput("count", [1], "INT32")
         count.set_data_from_numpy(np.array([2], dtype=np.int32))
         client.async_stream_infer("repeater", [words, count], enable_empty_final_response=True, request_id="r")
-        seen = [answers.get(timeout=10) for _ in range(3)]
+        seen = [answers.get(timeout=120) for _ in range(3)]
         client.stop_stream()
     assert [error for _, error in seen] == [None] * 3
     assert [result.get_response().parameters["triton_final_response"].bool_param for result, _ in seen] == [
@@ -170,7 +170,7 @@ def test_tritonclient_streams_decoupled_answers(stage):
 def test_answers_of_a_stream_come_in_the_order_of_their_requests(stage, channel):
     """Responses of models that are not decoupled keep their order; decoupled ones do not wait."""
     requests = queue.SimpleQueue()
-    call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(requests.get, None), timeout=10)
+    call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(requests.get, None), timeout=120)
     for built in (text("sleeper", "z", id="1"), adder(id="2"), repeater("x", 1, id="3")):
         requests.put(built.SerializeToString())
     first = service_pb2.ModelStreamInferResponse.FromString(next(call))
@@ -189,9 +189,9 @@ def test_a_client_that_leaves_cancels_its_calls(stage, channel, kind):
     """Calls are cancelled at once, both unary calls and streams."""
     data = text("sleeper", "z").SerializeToString()
     if kind == "unary":
-        call = channel.unary_unary(SERVICE + "ModelInfer").future(data, timeout=10)
+        call = channel.unary_unary(SERVICE + "ModelInfer").future(data, timeout=120)
     else:
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([data, data]), timeout=10)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([data, data]), timeout=120)
     number = 1 if kind == "unary" else 2
     eventually(lambda: len(stage.service.sleeping) == number)
     call.cancel()
@@ -225,7 +225,7 @@ def test_statuses_of_the_protocol(channel):
 
 def test_a_stream_with_a_message_that_is_none_ends(channel):
     """Triton 2.51 crashes on such a message; here the stream ends with gRPC's error."""
-    call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([b"\xff\xff"]), timeout=10)
+    call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([b"\xff\xff"]), timeout=120)
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
@@ -278,7 +278,7 @@ def test_health(stage, channel):
     with pytest.raises(grpc.RpcError) as caught:
         stub.Check(health_pb2.HealthCheckRequest(service="nope"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=120)
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
     stage.service.is_ready = False
     try:
@@ -295,7 +295,7 @@ def test_reflection(channel):
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService"),
     ]
-    services, schema = stub.ServerReflectionInfo(iter(sent), timeout=10)
+    services, schema = stub.ServerReflectionInfo(iter(sent), timeout=120)
     assert "inference.GRPCInferenceService" in [each.name for each in services.list_services_response.service]
     assert schema.file_descriptor_response.file_descriptor_proto
 
@@ -314,7 +314,7 @@ def test_a_stream_is_not_read_while_its_client_does_not_read():
 
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         data = [built.SerializeToString()] * number
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=20)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=120)
         eventually(lambda: stage.call(lambda: is_stuck(stage)))
         assert len(stage.service.requests) < number
         assert sum(1 for _ in call) == number
@@ -323,7 +323,7 @@ def test_a_stream_is_not_read_while_its_client_does_not_read():
 def test_stopping_lets_calls_end():
     """A call in flight ends normally while the server drains, then connections close."""
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
-        call = channel.unary_unary(SERVICE + "ModelInfer").future(text("sleeper", "z").SerializeToString(), timeout=10)
+        call = channel.unary_unary(SERVICE + "ModelInfer").future(text("sleeper", "z").SerializeToString(), timeout=120)
         eventually(lambda: stage.service.sleeping)
         stopping = threading.Thread(target=lambda: stage.do(lambda: stage.grpc.stop(10)))
         stopping.start()
@@ -331,7 +331,7 @@ def test_stopping_lets_calls_end():
         sleeping = stage.service.sleeping.pop()
         stage.call(sleeping.fail_cancelled)
         assert call.exception().code() is grpc.StatusCode.CANCELLED
-        stopping.join(10)
+        stopping.join(120)
         assert not stopping.is_alive()
         assert not stage.grpc.connections
 
@@ -370,7 +370,7 @@ def test_a_client_that_does_not_read_loses_its_stream():
     cancelled."""
     with fronts(ClientLimits(max_unsent_bytes=1 << 20)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         built = repeater("x" * 200_000, 1000)
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([built.SerializeToString()]), timeout=20)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([built.SerializeToString()]), timeout=120)
         eventually(lambda: stage.service.calls and stage.service.calls[-1].is_over)
         assert stage.service.calls[-1].is_cancelled
         with pytest.raises(grpc.RpcError) as caught:
@@ -406,7 +406,7 @@ def test_a_stream_that_waits_for_requests_does_not_hold_stopping_up():
     """Calls in flight are answered, then the connection gets GOAWAY."""
     sent = queue.SimpleQueue()
     with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(sent.get, None), timeout=20)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(sent.get, None), timeout=120)
         sent.put(adder().SerializeToString())
         next(call)
         stage.do(lambda: stage.grpc.stop(15))

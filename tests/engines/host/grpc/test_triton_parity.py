@@ -110,7 +110,7 @@ def unary(url, result):
     """The response, or the status."""
     with grpc.insecure_channel(url) as channel:
         try:
-            data = channel.unary_unary(SERVICE + "ModelInfer")(result.SerializeToString(), timeout=10)
+            data = channel.unary_unary(SERVICE + "ModelInfer")(result.SerializeToString(), timeout=120)
         except grpc.RpcError as error:
             return status(error)
     return service_pb2.ModelInferResponse.FromString(data)
@@ -121,7 +121,7 @@ def stream(url, requests, metadata):
     responses = []
     with grpc.insecure_channel(url) as channel:
         data = [result.SerializeToString() for result in requests]
-        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=10, metadata=metadata)
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(data), timeout=120, metadata=metadata)
         try:
             responses.extend(map(service_pb2.ModelStreamInferResponse.FromString, call))
         except grpc.RpcError as error:

@@ -70,7 +70,7 @@ class Client:
 def send_request(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
     async def run():
         client = Client(service or FakeService(), limits or ClientLimits(), method, path, body, pieces, **headers)
-        return await asyncio.wait_for(client.run(), 10)
+        return await asyncio.wait_for(client.run(), 120)
 
     return asyncio.run(run())
 
@@ -288,7 +288,7 @@ def test_a_client_that_leaves_cancels_its_call(path, body):
         service.sleeping[0].fail_cancelled()
         assert client.transport.written == b""
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 120))
 
 
 @pytest.mark.parametrize("path", ["infer", "generate"])
@@ -305,7 +305,7 @@ def test_a_client_that_leaves_early_sends_nothing(path):
             await asyncio.sleep(0)
         assert (service.requests, client.transport.written) == ([], b"")
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 120))
 
 
 def generate(model, path="generate", **content):

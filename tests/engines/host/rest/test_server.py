@@ -111,7 +111,7 @@ def test_a_client_that_hangs_up_cancels_its_call(stage):
 
 def test_two_requests_on_one_connection(stage):
     """A refused request with an unread body, followed by a valid one."""
-    connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=120)
     connection.request("POST", "/v2/models/nope/infer", b"x" * 300_000)
     response = connection.getresponse()
     assert (response.status, b"unknown model" in response.read()) == (404, True)
@@ -137,13 +137,13 @@ def test_tls_on_both_fronts(tmp_path):
         try:
 
             def send_request():
-                connection = http.client.HTTPSConnection("localhost", rest_port, context=plain, timeout=10)
+                connection = http.client.HTTPSConnection("localhost", rest_port, context=plain, timeout=120)
                 connection.request("GET", "/v2/health/live")
                 status = connection.getresponse().status
                 connection.close()
                 credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
                 with grpc.secure_channel(f"localhost:{grpc_port}", credentials) as channel:
-                    live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=10)
+                    live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=120)
                 return status, live
 
             assert await asyncio.to_thread(send_request) == (200, b"\x08\x01")
@@ -157,7 +157,7 @@ def test_tls_on_both_fronts(tmp_path):
 def test_stopping_lets_requests_end():
     """The request in flight is answered; then the port is closed."""
     with fronts() as stage:
-        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=120)
         body = b'{"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["z"]}]}'
         connection.request("POST", "/v2/models/sleeper/infer", body)
         eventually(lambda: stage.service.sleeping)
@@ -179,7 +179,7 @@ def test_stopping_lets_requests_end():
 def test_a_request_on_its_way_is_answered_though_the_server_stops():
     """A connection that is kept alive closes a moment later, so that what its client has just sent is not lost."""
     with fronts() as stage:
-        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=120)
         connection.request("GET", "/v2/health/live")
         assert connection.getresponse().read() == b""
 
@@ -201,7 +201,7 @@ def test_a_request_on_its_way_is_answered_though_the_server_stops():
 def test_an_idle_connection_does_not_hold_up_the_end():
     """The server closes an idle connection long before the grace period ends."""
     with fronts() as stage:
-        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=120)
         connection.request("GET", "/v2/health/live")
         connection.getresponse().read()
 

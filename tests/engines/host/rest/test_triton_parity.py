@@ -33,7 +33,7 @@ def stage():
 
 def send_request(port: int, request: Request) -> tuple[int, bytes, str | None, str | None]:
     """The reply's status, body, content-encoding and the length of the JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request(request.method, request.path, request.body, dict(request.headers))
     response = connection.getresponse()
     body = response.read()

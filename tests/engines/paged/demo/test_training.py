@@ -121,7 +121,7 @@ def test_the_script_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     """--help describes the output and the duration; --show prints documents; without --output the script prints what is
     missing."""
     command = [sys.executable, str(SCRIPTS / "make_demo_llm.py"), "--help"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert "--minutes" in output and "Hugging Face folder" in output and "--resume" in output
     assert make_demo_llm.main(["--show", "2"]) == 0
     assert capsys.readouterr().out.count("─ 2 ─") == 1

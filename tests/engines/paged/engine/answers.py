@@ -62,7 +62,7 @@ def send(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:
 def finish(*answers: Answer) -> None:
     """Wait until all replies are complete."""
     for answer in answers:
-        assert answer.done.wait(60), f"no end after {len(answer.outputs)} outputs"
+        assert answer.done.wait(120), f"no end after {len(answer.outputs)} outputs"
 
 
 def answer_of(engine: PagedEngine, prompt: Iterable[int], **fields: Any) -> Answer:

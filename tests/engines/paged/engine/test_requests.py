@@ -133,7 +133,7 @@ def test_no_end_before_its_time(engine: PagedEngine) -> None:
 def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
     """A cancelled request frees its blocks in any state; cancelling an unknown request is no error."""
     answers = [send(engine, range(i, i + 60), max_tokens=100, n=2) for i in range(6)]
-    assert answers[0].first.wait(30)
+    assert answers[0].first.wait(120)
     for answer in answers:
         engine.cancel(answer.request.id)
     engine.cancel("nobody")
@@ -265,7 +265,7 @@ def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> Non
     engine.stop()  # a second stop has no effect
     hasty = engine_of(llama)
     answer = send(hasty, PROMPT, max_tokens=180)
-    assert answer.first.wait(30)
+    assert answer.first.wait(120)
     hasty.stop()
     assert answer.reason() is FinishReason.CANCELLED
 
@@ -352,6 +352,6 @@ def test_a_listener_may_stop_the_engine(engine_of: Make, llama: Path) -> None:
     other = send(engine, PROMPT, max_tokens=150)
     engine.submit(GenerateRequest("stops", tuple(PROMPT), SamplingParams(max_tokens=1)), stops)
     finish(other)
-    thread._thread.join(30)
+    thread._thread.join(120)
     assert not failures and not thread._thread.is_alive()
     assert other.reason() is FinishReason.CANCELLED

@@ -19,7 +19,7 @@ LONG = "sea " * 300
 
 @pytest.fixture
 def client(llm: LLMProcess) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=llm.http_url, api_key="none", max_retries=0, timeout=60) as made:
+    with anthropic.Anthropic(base_url=llm.http_url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
 
 
@@ -105,7 +105,7 @@ def test_an_error_is_anthropics(llm: LLMProcess, case: str) -> None:
 def test_replies_have_the_id_of_their_request(llm: LLMProcess) -> None:
     """Clients read the request's id, whole, streamed, refused, or in a list: their own, or one of the host's."""
     turns: Any = USER
-    with openai.OpenAI(base_url=f"{llm.http_url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{llm.http_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         create = client.chat.completions.create
         reply = create(model=NAME, messages=turns, max_tokens=1)
         assert reply._request_id
@@ -123,6 +123,6 @@ def test_replies_have_the_id_of_their_request(llm: LLMProcess) -> None:
         assert refused.value.request_id
         with pytest.raises(openai.NotFoundError, match="Not Found"):
             client.get("/nothing", cast_to=object)
-    with anthropic.Anthropic(base_url=llm.http_url, api_key="none", max_retries=0, timeout=60) as other:
+    with anthropic.Anthropic(base_url=llm.http_url, api_key="none", max_retries=0, timeout=120) as other:
         assert other.messages.create(model=NAME, messages=turns, max_tokens=1)._request_id
         assert other.messages.count_tokens(model=NAME, messages=turns)._request_id

@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "adapters": {},
     "host": "127.0.0.1",
     "ports": (0, 0, 0),
+    "drain_delay_seconds": 0.0,
     "exit_timeout_seconds": 1.0,
     "ready_file": None,
     "logs_info": False,

@@ -29,7 +29,7 @@ SCHEMA: Any = {
 
 @pytest.fixture
 def client(llm: LLMProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{llm.http_url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+    with openai.OpenAI(base_url=f"{llm.http_url}/v1", api_key="none", max_retries=0, timeout=120) as made:
         yield made
 
 
@@ -78,7 +78,7 @@ def test_concurrent_requests_get_the_same_text(llm: LLMProcess, client: openai.O
     prompts = [f"{number} sailors " * (1 + number % 4) for number in range(16)]
 
     async def send_all() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{llm.http_url}/v1", api_key="none", timeout=60) as many:
+        async with openai.AsyncOpenAI(base_url=f"{llm.http_url}/v1", api_key="none", timeout=120) as many:
 
             async def send(prompt: str) -> str:
                 stream = await many.completions.create(**request, prompt=prompt, stream=True)

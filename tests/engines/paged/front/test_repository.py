@@ -118,7 +118,7 @@ def test_too_many_waiting_requests_are_refused(host: HostProcess) -> None:
     body = {"model": "writer", "prompt": "the sea", "max_tokens": 190, "stream": True, "ignore_eos": True}
     with contextlib.ExitStack() as clients:
         for _ in range(2):
-            connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=120)
             clients.callback(connection.close)
             connection.request("POST", "/v1/completions", json.dumps(body))
         status, results = eventually(lambda: refused_one(host))
@@ -161,7 +161,7 @@ def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
 def test_a_stopping_host_lets_answers_end(host: HostProcess) -> None:
     """On SIGTERM during a stream the client reads the whole stream, then the host exits with status 0."""
     stream_through(host, lambda: host.process.send_signal(signal.SIGTERM))
-    assert host.process.wait(30) == 0, host.log()
+    assert host.process.wait(120) == 0, host.log()
 
 
 # A server that fails to start.
@@ -170,7 +170,7 @@ def test_a_stopping_host_lets_answers_end(host: HostProcess) -> None:
 def refused(folder: Path, directory: Path, *arguments: str) -> str:
     """The error message of a process that exits with 1."""
     server = LLMProcess.start(folder, directory, extra_args=arguments)
-    assert server.process.wait(60) == 1, server.log()
+    assert server.process.wait(120) == 1, server.log()
     return next(line for line in server.log().splitlines() if line.startswith("pointsman llm: "))
 
 

@@ -67,7 +67,7 @@ def test_a_gateway_counts_by_it(llm: LLMProcess, gateway: GatewayProcess) -> Non
     """A gateway whose rules name chat alone counts an Anthropic client's tokens exactly."""
     counts = []
     for server in (llm, gateway):
-        with anthropic.Anthropic(base_url=server.http_url, api_key="none", max_retries=0, timeout=60) as client:
+        with anthropic.Anthropic(base_url=server.http_url, api_key="none", max_retries=0, timeout=120) as client:
             counted = client.messages.count_tokens(model=NAME, messages=USER, system="Be brief")
             assert not counted.model_extra
             counts.append(counted.input_tokens)

@@ -157,7 +157,7 @@ def test_many_requests_of_one_grpc_stream(llm: LLMProcess) -> None:
             )
         texts, ended = dict.fromkeys(prompts, ""), set()
         while len(ended) < len(prompts):
-            response = came.get(timeout=30).get_response()
+            response = came.get(timeout=120).get_response()
             if response.raw_output_contents:
                 texts[response.id] += response.raw_output_contents[0][4:].decode()
             if response.parameters["triton_final_response"].bool_param:

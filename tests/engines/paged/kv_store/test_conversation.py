@@ -129,5 +129,5 @@ def test_a_missing_redis_stops_no_request(folder: Path, tmp_path: Path, monkeypa
         assert len(answer(llm, question(1), 1)) == ANSWER_TOKENS
         llm.stop()
     process = LLMProcess.start(folder, tmp_path / "wrong", extra_args=["--kv-store", "http://me:word@host"])
-    assert process.process.wait(60) == 1
+    assert process.process.wait(120) == 1
     assert "a Redis URL begins with one of redis://" in process.log() and "word" not in process.log()

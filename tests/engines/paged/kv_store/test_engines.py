@@ -134,7 +134,7 @@ def test_a_prefetched_sequence_does_not_wait(redis_server: RedisServer, engine_o
         Sequence(GenerateRequest(name, tuple(PROMPT), SamplingParams(), cache_salt=name), 0, 1, BLOCK) for name in "ab"
     )
     transfer.prefetch(known)
-    assert known.prefetch.num_found.result(10) == 0
+    assert known.prefetch.num_found.result(120) == 0
     scheduler.add(known)
     plan = scheduler.plan()
     assert plan is not None and [chunk.sequence for chunk in plan.chunks] == [known]

@@ -145,7 +145,7 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
     find = block_store.find
 
     def slow(*arguments: object) -> int:
-        found.wait(30)
+        found.wait(120)
         return find(*arguments)  # type: ignore[arg-type]
 
     block_store.find = slow  # type: ignore[method-assign]
@@ -170,7 +170,7 @@ def test_an_expired_request_fails_while_it_fetches(
     block_store = engine._parts.block_store
     assert block_store is not None
     over = threading.Event()
-    block_store.find = lambda *arguments: over.wait(30) and 0  # type: ignore[method-assign,assignment]
+    block_store.find = lambda *arguments: over.wait(120) and 0  # type: ignore[method-assign,assignment]
     late = send(engine, PROMPT, deadline=monotonic() + 0.2, **SEEDED)
     finish(late)
     over.set()

@@ -77,11 +77,11 @@ def requests_of(engine: PagedEngine) -> list[Answer]:
     with log probabilities, banned words, a grammar, beams."""
     long = [(7 * i) % 200 for i in range(50)]
     requested = [
-        send(engine, [5, 6, 7], max_tokens=40),
-        send(engine, long, max_tokens=24, temperature=0.9, seed=3),
+        send(engine, [5, 6, 7], max_tokens=22),
+        send(engine, long, max_tokens=14, temperature=0.9, seed=3),
         send(engine, long[:33], max_tokens=12, temperature=0.8, top_k=20, top_p=0.9, seed=4),
-        send(engine, [9], max_tokens=30, repetition_penalty=1.3, presence_penalty=0.4),
-        send(engine, [1, 2], max_tokens=18, temperature=1.0, n=3, seed=5),
+        send(engine, [9], max_tokens=18, repetition_penalty=1.3, presence_penalty=0.4),
+        send(engine, [1, 2], max_tokens=10, temperature=1.0, n=3, seed=5),
         send(engine, [40, 41], max_tokens=10, logprobs=3, prompt_logprobs=2),
         send(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4, bad_words=("th", "in")),
         send(engine, [3, 4], max_tokens=12, ignore_eos=False, grammar=GrammarSpec("regex", "[a-z]{4,9}")),
@@ -128,10 +128,10 @@ def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list
             counts.append((device.num_waits, device.num_operations))
             super().__call__(output)
 
-    answer = send(engine, [5, 6, 7], max_tokens=60, **fields)
+    answer = send(engine, [5, 6, 7], max_tokens=32, **fields)
     counted = Counted(answer.request)
     finish(answer)
-    other = send(engine, [8], max_tokens=60, **fields)
+    other = send(engine, [8], max_tokens=32, **fields)
     engine.submit(replace(answer.request, id="counted"), counted)
     finish(counted, other)
     return counts
@@ -143,7 +143,7 @@ def test_a_steady_step_waits_for_nothing(start_engine: StartEngine, dtype: str, 
     """While the same sequences continue, no step waits for the device, and torch itself computes at most the noise
     positions: the rest is the model's kernels, replayed."""
     engine, device = start_engine(tiny_model("llama"), dtype=dtype)
-    counts = counts_by_token(engine, device, **fields)[10:50]
+    counts = counts_by_token(engine, device, **fields)[10:28]
     waits = [waits for waits, _ in counts]
     assert waits[0] == waits[-1], "".join(device.waits[waits[0] : waits[0] + 1])
     steps = len(counts) - 1
@@ -157,7 +157,7 @@ def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> 
     answer_of(engine, [5, 6, 7], max_tokens=20)
     before = device.num_waits
     first = send(engine, range(60), max_tokens=20)
-    assert first.first.wait(30)
+    assert first.first.wait(120)
     second = send(
         engine, range(40), max_tokens=30, temperature=0.7, seed=1, repetition_penalty=1.2, logit_bias={3: 1.0}
     )

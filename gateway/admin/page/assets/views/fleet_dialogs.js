@@ -34,7 +34,7 @@ export function openEndpoint(engine, url) {
 
 /** A source of endpoints: what it has found, how old that is, and why it is not newer. */
 function sourceText({ source, endpoints, age, error, empty }) {
-  const found = `${source}: ${count(endpoints)} endpoints, ${age === null ? "no answer yet" : `${count(Math.round(age))} s ago`}`;
+  const found = `${source}: ${count(endpoints)} endpoint${endpoints === 1 ? "" : "s"}, ${age === null ? "no answer yet" : `${count(Math.round(age))} s ago`}`;
   return found + (empty ? ", has none any more" : "") + (error ? `, ${error}` : "");
 }
 
@@ -152,7 +152,7 @@ function overloadFacts(overload) {
   const waiting = Object.entries(overload.waiting).map(([name, number]) => `${name} ${count(number)}`);
   const refused = Object.values(overload.refused).flatMap((reasons) => Object.values(reasons));
   return {
-    "At a time": count(Object.values(overload.limits).reduce((sum, limit) => sum + limit, 0)),
+    "Most at a time": count(Object.values(overload.limits).reduce((sum, limit) => sum + limit, 0)),
     Waiting: waiting.join(", ") || "none",
     "Refused so far": count(refused.reduce((sum, number) => sum + number, 0)),
   };

@@ -34,6 +34,4 @@ class TritonPythonModel:
             self.eaten.append(bytearray(os.urandom(1024)) * 8192)
         elif how == "hang":
             time.sleep(3600)
-        elif how == "exit later":
-            threading.Timer(0.05, os._exit, (7,)).start()
         return pb_utils.InferenceResponse([pb_utils.Tensor("pid", np.array([os.getpid()], dtype=np.int64))])

@@ -1,0 +1,1 @@
+"""The documentation as a static site, from the pages of the repository."""

@@ -1,0 +1,137 @@
+"""The documentation's site: pages, links, commands, and what a reader's browser loads."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from gateway.cli.app import make_app
+from gateway.cli.command_table import PROGRAMS
+from scripts.docs_site.pages import Section, Source, read_site
+from tests.support.child import REPOSITORY
+
+pytestmark = pytest.mark.timeout(120)
+
+GUIDE = """\
+# Guide
+
+Read [the next part](#second-part), [its detail](#a-detail), [the other](../other.md#end), [an example](../rules/a.yaml)
+and [the code](../code.py).
+
+## First part
+
+See [below](#second-part).
+
+## Second part
+
+```sh
+## not a heading, [not a link](nowhere.md)
+```
+
+### A `detail`
+
+Back to [the top](guide.md).
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name, text in {
+        "docs/guide.md": GUIDE,
+        "other.md": "# Other\n\n## End\n\n[A detail](docs/guide.md#a-detail)\n",
+        "rules/a.yaml": "version: 1\n",
+        "code.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_long_page_is_split(repository: Path) -> None:
+    """Each second-level heading is a page; links follow headings to their page, and code stays as it is."""
+    split = Section("Guide", (Source("docs/guide.md", "guide", "The guide", is_split=True),))
+    site = read_site(repository, [split, Section("Other", (Source("other.md", "more/other", "Other"),))])
+    pages = {page.place: "\n".join(page.lines) for page in site.pages}
+    assert list(pages) == ["guide/index", "guide/first-part", "guide/second-part", "more/other"]
+    assert "[the next part](second-part.md#second-part), [its detail](second-part.md#a-detail)" in pages["guide/index"]
+    assert "[the other](../more/other.md#end)" in pages["guide/index"]
+    assert "[an example](../files/rules/a.yaml)\nand the code." in pages["guide/index"]
+    assert "# Second part {#second-part}" in pages["guide/second-part"].splitlines()
+    assert "## not a heading, [not a link](nowhere.md)" in pages["guide/second-part"]
+    assert "## A `detail` {#a-detail}" in pages["guide/second-part"].splitlines()
+    assert "[the top](index.md)" in pages["guide/second-part"]
+    assert "[A detail](../guide/second-part.md#a-detail)" in pages["more/other"]
+    assert site.assets == {"rules/a.yaml"}
+    assert site.navigation[1] == {"Other": "more/other.md"}
+
+
+def test_the_site(tmp_path: Path) -> None:
+    """mkdocs finds no broken link or anchor, a browser loads nothing from elsewhere, and all commands are there."""
+    pytest.importorskip("mkdocs", reason="needs pip install 'pointsman[docs]'")
+    command = [sys.executable, "-m", "scripts.docs_site.build", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 40
+    loads = re.compile(
+        r"<(?:script|img|iframe)[^>]* src=\"(?:https?:)?//|<link[^>]* href=\"(?:https?:)?//[^>]*stylesheet"
+    )
+    assert [page for page in pages if loads.search(page.read_text())] == []
+    reference = (tmp_path / "site" / "reference" / "commands.html").read_text()
+    assert [path for path, _ in commands() if path.replace(" ", "-") not in reference] == []
+    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+
+
+@cache
+def known_commands() -> dict[str, Any]:
+    return dict(commands())
+
+
+def commands(path: str = "pointsman", command: Any = None) -> Iterator[tuple[str, Any]]:
+    command = command or get_command(make_app())
+    for name, child in getattr(command, "commands", {}).items():
+        if not child.hidden:
+            yield f"{path} {name}", child
+            yield from commands(f"{path} {name}", child)
+
+
+PAGES = subprocess.check_output(["git", "ls-files", "*.md"], cwd=REPOSITORY, text=True).split()
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "CHANGELOG.md"])
+def test_the_commands_of_a_page_exist(name: str) -> None:
+    """Each `pointsman` command of a page is one, and has the options that it is given."""
+    text = (REPOSITORY / name).read_text()
+    wrong = []
+    blocks = re.findall(r"```(?:sh|bash|console)?\n(.*?)```", text, re.DOTALL)
+    blocks += re.findall(r"`(pointsman [a-z][^`|]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for block in blocks:
+        for line in re.findall(r"^(?:\$ )?(?:\w+=\S+ )*(pointsman .*)$", block.replace("\\\n", " "), re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            known = known_commands()
+            path = next((each for each in (" ".join(words[:depth]) for depth in (4, 3, 2)) if each in known), None)
+            given = {word.partition("=")[0] for word in words if word.startswith("--")}
+            if path is None and given != {"--version"}:
+                wrong.append(line)
+            elif path is not None and (unknown := given - options(path) - {"--help"}):
+                wrong.append(f"{line}: {unknown}")
+    assert wrong == []
+
+
+@cache
+def options(path: str) -> set[str]:
+    if path.split()[-1] in {*PROGRAMS, "doctor"}:
+        help_text = subprocess.run(
+            [sys.executable, "-m", "engines", path.split()[-1], "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        return {*re.findall(r"--[\w-]+", help_text), "--rules"}
+    return {
+        name for parameter in known_commands()[path].params for name in (*parameter.opts, *parameter.secondary_opts)
+    }
