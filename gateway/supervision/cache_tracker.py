@@ -267,25 +267,46 @@ class Subscription:
         self.socket.connect(f"tcp://{self._host}:{self._port}")
 
     def read(self, ready: Mapping[Any, int]) -> None:
-        """Take in what has come; a lost connection first, as later events are of another one."""
+        """Take in what has come. Batches are taken out before the connection's state is read: those that came by a
+        connection that is lost by now say nothing about the engine behind the next one."""
+        if self.socket not in ready and self.monitor not in ready:
+            return
+        batches = self._receive()
+        if self._update_connection():
+            for number, payload in batches:
+                self.stream.receive(number, payload)
+            return
+        for _ in range(_QUEUED_MESSAGES // _MESSAGES_AT_ONCE):
+            if not self._receive():
+                break
+
+    def _update_connection(self) -> bool:
+        """Take in its changes. Returns whether none was lost."""
         import zmq
         from zmq.utils.monitor import recv_monitor_message
 
-        while self.monitor in ready and self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
+        was_lost = False
+        while self.monitor.poll(0):
+            if recv_monitor_message(self.monitor)["event"] == zmq.EVENT_DISCONNECTED:
+                was_lost = True
                 self.stream.lost()
             else:
                 self.stream.connected()
-        if self.socket not in ready:
-            return
+        return not was_lost
+
+    def _receive(self) -> list[tuple[int, bytes]]:
+        """The next batches, with their numbers; none where no message waits."""
+        import zmq
+
+        batches = []
         for _ in range(_MESSAGES_AT_ONCE):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                break
             if len(frames) == 3 and len(frames[1]) == SEQUENCE_BYTES:
-                self.stream.receive(int.from_bytes(frames[1], "big"), frames[2])
+                batches.append((int.from_bytes(frames[1], "big"), frames[2]))
+        return batches
 
     def close(self) -> None:
         self.socket.disable_monitor()

@@ -23,8 +23,8 @@ from engines.paged.text.tokenizer import Tokenizer
 from gateway.config.engine_specs import Balance, EndpointSpec, EngineSpec, KvEventsSpec, PrefixSpec
 from gateway.protocol.kv_events import BlocksRemoved, BlocksStored, write_batch
 from gateway.protocol.msgpack import packed
-from gateway.supervision.cache_tracker import CacheFollower, address_of
-from gateway.upstream.cached_blocks import BlockChanges
+from gateway.supervision.cache_tracker import CacheFollower, Subscription, address_of
+from gateway.upstream.cached_blocks import BlockChanges, CachedBlocks
 from gateway.upstream.prefix_index import checksums_of
 from gateway.upstream.tracked_prefix_index import SeenPrompt
 from tests.engines.paged.front.llm_process import tiny_folder
@@ -200,6 +200,41 @@ def test_an_engine_that_starts_again_is_empty(folder: Path) -> None:
             assert believed.depth(f"http://{other}", body)
     finally:
         context.destroy(linger=0)
+
+
+def test_what_came_by_a_lost_connection_is_not_believed() -> None:
+    """The last batches and the loss of the connection are found together; the batches of the next connection count."""
+    port = free_port()
+    endpoint = EndpointSpec("http://a", kv_events=f"127.0.0.1:{port}")
+    blocks = CachedBlocks(1000)
+    with zmq.Context() as context:
+        subscription = Subscription(context, endpoint, KvEventsSpec("", port, None), blocks)
+        poller = zmq.Poller()
+        for each in (subscription.socket, subscription.monitor):
+            poller.register(each, zmq.POLLIN)
+
+        @contextmanager
+        def publishing(num_batches: int) -> Iterator[None]:
+            """An engine that has published so many batches; it ends when all are sent."""
+            with context.socket(zmq.XPUB) as publisher:
+                publisher.linger = 60_000
+                publisher.bind(f"tcp://127.0.0.1:{port}")
+                assert publisher.poll(60_000) and publisher.recv() == b"\x01"
+                subscription.read(dict(poller.poll(60_000)))  # it is connected
+                for number in range(num_batches):
+                    batch = write_batch(0.0, [BlocksStored([number + 1], None, [number, 2], 2)])
+                    publisher.send_multipart([b"", number.to_bytes(8, "big"), batch])
+                yield
+
+        with publishing(200):
+            pass
+        eventually(lambda: len(poller.poll(0)) == 2)
+        while ready := dict(poller.poll(0)):
+            subscription.read(ready)
+        assert len(blocks) == 0
+        with publishing(1):
+            eventually(lambda: subscription.read(dict(poller.poll(0))) or len(blocks) == 1)
+        subscription.close()
 
 
 def stored_chat(folder: Path, body: bytes) -> bytes:
