@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.rest import fleet_operations
 from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.stage import Engine, ReceivedRequest, Reply, get, post, run, stage, until
@@ -249,6 +251,41 @@ def test_statistics_are_summed(tmp_path: Path) -> None:
             reply = json.loads((await it.ask(get("/v2/models/stats"))).body)["model_stats"]
             assert [(model["name"], model["inference_count"]) for model in reply] == [("m", 7), ("n", 1)]
         for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())
+
+
+def test_long_replies_are_merged_beside_other_requests(tmp_path: Path) -> None:
+    """Statistics of thousands of models are merged in a thread; an endpoint whose reply is longer than any that is
+    expected counts as one that failed."""
+
+    def statistics(count: int, more: str = "") -> dict[str, Any]:
+        return {
+            "model_stats": [
+                {"name": f"model-{number}", "version": "1", "inference_count": 1, "reason": more}
+                for number in range(count)
+            ]
+        }
+
+    async def scene() -> None:
+        a, endless = [says(200, statistics(2000)) for _ in range(2)], says(200, statistics(17, "x" * (1 << 20)))
+        await start(*a, endless)
+        async with stage(fleet(a, [endless]), tmp_path) as it:
+            loop_thread, threads = threading.get_ident(), set[int]()
+            merge = fleet_operations.merge_statistics
+
+            def merged_in(answers: Any) -> Any:
+                threads.add(threading.get_ident())
+                return merge(answers)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(fleet_operations, "merge_statistics", merged_in)
+                reply = await it.ask(get("/v2/models/stats"))
+            merged = json.loads(reply.body)["model_stats"]
+            assert len(merged) == 2000 and {each["inference_count"] for each in merged} == {2}
+            assert loop_thread not in threads and len(threads) == 1
+        for engine in (*a, endless):
             engine.stop()
 
     run(scene())

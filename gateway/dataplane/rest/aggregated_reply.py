@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint_client import HttpReply
 from gateway.wire.http1.head import Field
+
+_MERGED_AT_ONCE_BYTES = 64 * 1024
 
 
 class AggregatedReply(NamedTuple):
@@ -24,10 +27,17 @@ class AggregatedReply(NamedTuple):
     reason: str = ""
 
 
-def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
-    """One answer from those that have its shape; a single one stays as it is, to the byte."""
+async def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
+    """One answer from those that have its shape; a single one stays as it is, to the byte. Many, or long ones, are
+    merged in a thread: other requests go on meanwhile."""
     if len(answers) == 1:
         return passed_on(answers[0])
+    if sum(len(answer.body) for answer in answers) <= _MERGED_AT_ONCE_BYTES:
+        return _merged(answers, merge, shape)
+    return await asyncio.to_thread(_merged, answers, merge, shape)
+
+
+def _merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
     values = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
     if not values:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")

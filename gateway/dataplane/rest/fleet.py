@@ -16,6 +16,9 @@ from gateway.wire.http1.head import Field
 # Loading a model can take minutes; the engine's own timeout is about inference.
 _CONTROL_TIMEOUT_SECONDS = 600.0
 
+# Of one endpoint's reply: 10,000 models' statistics have 15 MB.
+_MAX_REPLY_BYTES = 16 * 1024 * 1024
+
 # Fields of the client that say how it sends its body and takes the reply; the gateway reads both.
 _OF_BODY = frozenset({b"accept-encoding", b"content-length", b"inference-header-content-length", b"te"})
 
@@ -69,7 +72,16 @@ class Fleet:
         by_grpc = self._plan.facts.protocol == "grpc"  # so that what an engine restricts by protocol stays restricted
         fields = self._fields_for(engine)
         try:
-            return await fetch(endpoint, method, target, body, fields=fields, timeout=timeout, by_grpc=by_grpc)
+            return await fetch(
+                endpoint,
+                method,
+                target,
+                body,
+                fields=fields,
+                timeout=timeout,
+                by_grpc=by_grpc,
+                max_bytes=_MAX_REPLY_BYTES,
+            )
         except GatewayError as error:
             if not self.names_engines:
                 return error.without_names(engine.name)

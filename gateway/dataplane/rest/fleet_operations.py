@@ -148,14 +148,16 @@ class FleetOperation(LocalHandler):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
-        reply = merged(await self._fleet.query_available(self._fleet.everywhere(), body), merge_statistics, dict)
+        reply = await merged(await self._fleet.query_available(self._fleet.everywhere(), body), merge_statistics, dict)
         return self._without_hidden(reply, "model_stats")
 
     async def _model_statistics(self, body: bytes) -> AggregatedReply:
-        return merged(await self._fleet.query_available(self._fleet.where_the_model_is(), body), merge_statistics, dict)
+        return await merged(
+            await self._fleet.query_available(self._fleet.where_the_model_is(), body), merge_statistics, dict
+        )
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        reply = merged(await self._fleet.query_available(self._fleet.everywhere(), body), merge_index, list)
+        reply = await merged(await self._fleet.query_available(self._fleet.everywhere(), body), merge_index, list)
         return self._without_hidden(reply)
 
     def _without_hidden(self, reply: AggregatedReply, field: str = "") -> AggregatedReply:

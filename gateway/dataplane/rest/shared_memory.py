@@ -51,7 +51,7 @@ class SharedMemoryOperation:
         code = own.code(name) if name else ""
         at_engines = _at(questions, path.target(path.region + code))
         if path.action == "status":
-            reply = merged(await self._fleet.query_available(at_engines, body), merge_regions, list)
+            reply = await merged(await self._fleet.query_available(at_engines, body), merge_regions, list)
         elif path.action == "register":
             reply = await self._register(questions, path, own, code, body)
         else:
