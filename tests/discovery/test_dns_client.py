@@ -81,7 +81,7 @@ def test_a_truncated_reply_is_read_by_tcp(server: DnsServer) -> None:
     server.records = {("large.test", "A"): [f"10.0.{at // 250}.{at % 250 + 1}" for at in range(600)]}
     server.truncates = True
     assert len(urls(resolve(server, "large.test:8000"))) == 600
-    assert [by_tcp for _, by_tcp in server.asked("large.test")] == [False, True]
+    assert [by_tcp for _, by_tcp in server.queries_for("large.test")] == [False, True]
 
 
 def test_services(server: DnsServer) -> None:
@@ -122,7 +122,7 @@ def test_addresses_beside_services_are_not_queried(server: DnsServer) -> None:
     server.additional = {"a.test": ["10.0.0.1"]}
     resolution = resolve(server, "_http._tcp.triton.test")
     assert [(each.spec.url, each.spec.weight) for each in resolution.endpoints] == [("http://10.0.0.1:8000", 1.0)]
-    assert server.asked("_http._tcp.triton.test") and not server.asked("a.test")
+    assert server.queries_for("_http._tcp.triton.test") and not server.queries_for("a.test")
     assert urls(resolve(server, "_no._tcp.x.test")) == []
 
 

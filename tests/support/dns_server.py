@@ -44,10 +44,10 @@ class DnsServer:
             server.shutdown()
             server.server_close()
 
-    def asked(self, name: str) -> list[tuple[str, bool]]:
+    def queries_for(self, name: str) -> list[tuple[str, bool]]:
         """The queries for a name: the type, and whether by TCP. A port that another server had gets queries for names
         of other tests."""
-        return [(kind, by_tcp) for asked, kind, by_tcp in self.queries if asked == name]
+        return [(kind, by_tcp) for queried, kind, by_tcp in self.queries if queried == name]
 
     def reply(self, wire: bytes, *, by_tcp: bool) -> bytes:
         query = dns.message.from_wire(wire)
