@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.docker.bare import REPOSITORY, Image, build
+from tests.support.llm import canned, canned_process
+
+__all__ = ["canned", "canned_process"]
 
 
 @pytest.fixture(scope="session")
