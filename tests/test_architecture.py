@@ -65,6 +65,7 @@ ENGINE_FLOORS = {
     "engines.doctor": 6,
     "engines.fleet": 6,
     "engines.cli": 7,
+    "engines.ray_app": 8,  # runs commands
     "engines.__main__": 8,
 }
 # Floors inside a package, by the package that a module is in.

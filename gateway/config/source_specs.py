@@ -12,10 +12,14 @@ from gateway.config import value_parsers
 from gateway.config.value_parsers import Duration, PositiveCount, PositiveDuration
 from gateway.yaml import values
 
-# A name that has answered, and now has no address, keeps those that it had for so long: its server may have restarted.
+# A name that has answered, and now has no address, keeps those that it had for so long: its server may have restarted,
+# and so may one that lists endpoints.
 _EMPTY_GRACE = 300.0
 # Servers that have left their source finish what they began: Kubernetes' default of terminationGracePeriodSeconds.
 _DRAIN = 30.0
+
+# Each entry of a list has its own address of gRPC.
+LISTED = "listed"
 
 Port = Annotated[int, values.between(1, 65535, values.integer)]
 
@@ -36,14 +40,16 @@ class KubernetesSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """Where addresses of an engine come from: DNS, Kubernetes or a file."""
+    """Where addresses of an engine come from: DNS, Kubernetes, a file or a server that lists them."""
 
     # name:port, whose A or AAAA records are addresses; or the name of SRV records, which begins with _
     dns: Annotated[str, value_parsers.dns_name] | None = None
     kubernetes: KubernetesSpec | None = None
     file: str | None = None  # the path of a YAML or JSON file with a list
+    http: Annotated[str, value_parsers.api_url] | None = None  # the URL of such a list
     scheme: Literal["http", "https", "grpc", "grpcs"] = "http"
-    # The port of gRPC at the same addresses, where they have it beside REST; of Kubernetes its name or its number
+    # The port of gRPC at the same addresses, where they have it beside REST; of Kubernetes its name or its number;
+    # `listed`: each entry of a list has an address of its own
     grpc: Annotated[str, value_parsers.service_port] | None = None
     weight: Annotated[float, values.between(0.0, 1_000_000.0, values.number)] = 1.0  # of each endpoint
     zone: Annotated[str, values.name] | None = None  # of endpoints whose source tells none
@@ -54,7 +60,12 @@ class SourceSpec:
     min_refresh: PositiveDuration = 1.0
     max_refresh: PositiveDuration = 60.0
     servers: tuple[Annotated[str, value_parsers.address_port], ...] = ()  # of DNS; none: those of /etc/resolv.conf
-    # How long the endpoints stay when the source has none any more; None: 5 min of DNS, else 0
+    # Of a list by HTTP: the time between two requests, and of one
+    interval: PositiveDuration = 5.0
+    timeout: PositiveDuration = 5.0
+    token: str | None = None  # the path of a file with a bearer token for it, which is read again for each request
+    ca: str | None = None  # the path of a PEM file; None: the system's authorities
+    # How long the endpoints stay when the source has none any more; None: 5 min of DNS and HTTP, else 0
     empty_grace: Duration | None = None
     # How long an endpoint that has left is drained before it is removed; None: 30 s, of Kubernetes 0, where slices
     # have endpoints that terminate
@@ -66,6 +77,8 @@ class SourceSpec:
         """What it is called in logs, metrics and the admin API."""
         if self.dns is not None:
             return f"dns:{self.dns}"
+        if self.http is not None:
+            return f"http:{self.http}"
         if self.kubernetes is None:
             return f"file:{self.file}"
         each = self.kubernetes
@@ -93,7 +106,7 @@ class SourceSpec:
     def seconds_when_empty(self) -> float:
         if self.empty_grace is not None:
             return self.empty_grace
-        return _EMPTY_GRACE if self.dns is not None else 0.0
+        return _EMPTY_GRACE if self.dns is not None or self.http is not None else 0.0
 
     @property
     def drain_seconds(self) -> float:

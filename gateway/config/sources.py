@@ -9,14 +9,16 @@ from pathlib import Path
 from gateway.config import value_parsers
 from gateway.config.engine_specs import EndpointSpec
 from gateway.config.host_access import may_name
-from gateway.config.source_specs import KubernetesSpec, SourceSpec
+from gateway.config.source_specs import LISTED, KubernetesSpec, SourceSpec
 from gateway.yaml.nodes import Map, Node
 from gateway.yaml.readers import Reading, record_of, scalar
 
 _LEAST_REFRESH = 0.05
-_KINDS = ("dns", "kubernetes", "file")
-# Keys that one kind of source has alone
-_KEYS_OF = {"family": ("dns", "kubernetes"), "min_refresh": ("dns",), "max_refresh": ("dns",), "servers": ("dns",)}
+_KINDS = ("dns", "kubernetes", "file", "http")
+# Keys that some kinds of sources have alone
+_KEYS_OF: dict[str, tuple[str, ...]] = {"family": ("dns", "kubernetes")}
+_KEYS_OF |= dict.fromkeys(("min_refresh", "max_refresh", "servers"), ("dns",))
+_KEYS_OF |= dict.fromkeys(("interval", "timeout", "token", "ca"), ("http",))
 
 _ENDPOINT = record_of("an endpoint", EndpointSpec)
 
@@ -46,12 +48,14 @@ _SOURCE = record_of(
     "a source of endpoints",
     SourceSpec,
     file=_path,
+    token=_path,
+    ca=_path,
     kubernetes=record_of("kubernetes", KubernetesSpec, token=_path, ca=_path),
 )
 
 
 def read_endpoint_or_source(node: Node, reading: Reading) -> EndpointSpec | SourceSpec | None:
-    """Read an entry of `endpoints`: a source has `dns`, `kubernetes` or `file`."""
+    """Read an entry of `endpoints`: a source has `dns`, `kubernetes`, `file` or `http`."""
     if not isinstance(node, Map):
         return read_endpoint(node, reading)
     kinds = [kind for kind in _KINDS if kind in node.entries]
@@ -73,6 +77,8 @@ def read_endpoint_or_source(node: Node, reading: Reading) -> EndpointSpec | Sour
     spec = source.kubernetes
     if spec is not None and spec.token is not None and (spec.api or "").startswith("http:"):
         reading.warn(node.location, f"{source.label}: the token goes to {spec.api} unencrypted")
+    if source.token is not None and (source.http or "").startswith("http:"):
+        reading.warn(node.location, f"{source.label}: the token goes there unencrypted")
     if source.file is not None and not Path(source.file).is_file():
         reading.warn(node.location, f"there is no file {source.file} yet: the engine has no endpoint of it")
     return source
@@ -85,8 +91,13 @@ def _problem(source: SourceSpec, kind: str, node: Map) -> str:
             return f"{key!r} is for {' and '.join(kinds)}, and this source is {kind}"
     if source.grpc is not None and not source.speaks_rest:
         return f"the scheme {source.scheme} is gRPC already: leave 'grpc' out"
-    if source.grpc is not None and not source.grpc.isdigit() and kind != "kubernetes":
-        return f"grpc {source.grpc!r} is a name, which ports of Kubernetes have: write the number"
+    if source.grpc == LISTED and kind in ("file", "http"):
+        pass  # the entries have addresses
+    elif source.grpc is not None and not source.grpc.isdigit() and kind != "kubernetes":
+        listed = f", or {LISTED!r} where each entry has its own address" if kind in ("file", "http") else ""
+        return f"grpc {source.grpc!r} is a name, which ports of Kubernetes have: write the number{listed}"
+    if source.interval < _LEAST_REFRESH:
+        return f"interval {source.interval:g} s is less than {_LEAST_REFRESH:g} s, which would flood the server"
     if source.min_refresh < _LEAST_REFRESH:
         return f"min_refresh {source.min_refresh:g} s is less than {_LEAST_REFRESH:g} s, which would flood the servers"
     if source.min_refresh > source.max_refresh:

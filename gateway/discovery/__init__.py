@@ -1,1 +1,1 @@
-"""Where endpoints come from: DNS, Kubernetes, files. The control process follows these sources for its workers."""
+"""Where endpoints come from: DNS, Kubernetes, files, lists by HTTP. The control process follows them for workers."""

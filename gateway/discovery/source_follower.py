@@ -19,6 +19,8 @@ _PAUSE_SECONDS = 0.5, 30.0
 # A watch that has lasted so long was no failure.
 _HEALTHY_SECONDS = 10.0
 _FILE_SECONDS = 1.0
+# Between two requests for a list, though endpoints are down.
+_LEAST_LIST_SECONDS = 1.0
 
 
 class SourceFollower:
@@ -51,6 +53,8 @@ class SourceFollower:
             follow = self._follow_service
         elif self.source.file is not None:
             follow = self._follow_file
+        elif self.source.http is not None:
+            follow = self._follow_list
         while True:
             try:
                 await follow()
@@ -104,6 +108,19 @@ class SourceFollower:
                     self._answered(found)
                 self.state.confirmed(asyncio.get_running_loop().time())
             await asyncio.sleep(_FILE_SECONDS)
+
+    async def _follow_list(self) -> None:
+        from gateway.discovery.list_client import ListClient
+
+        client, interval = ListClient(self.source), self.source.interval
+        while True:
+            try:
+                self._answered(await client.request())
+            except SourceError as error:
+                self._failed(str(error))
+            self._wake.clear()
+            await asyncio.sleep(min(interval, _LEAST_LIST_SECONDS))
+            await self._pause(interval - min(interval, _LEAST_LIST_SECONDS))
 
     async def _pause(self, seconds: float) -> None:
         """Wait, with jitter; not longer than until `look`."""

@@ -37,3 +37,5 @@ def _contexts(engine: EngineSpec) -> Iterator[tuple[str, TlsSpec]]:
     for source in engine.sources:
         if source.kubernetes is not None:
             yield "endpoints.kubernetes.", TlsSpec(ca=source.kubernetes.ca)
+        if source.http is not None:
+            yield "endpoints.", TlsSpec(ca=source.ca)

@@ -70,6 +70,7 @@ NAVIGATION = (
             Source("engines/paged/README.md", "engines/llm", "The language-model engine"),
             Source("engines/fleet/README.md", "engines/fleet", "Fleets"),
             Source("engines/analyze/README.md", "engines/analyze", "Analyze a model"),
+            Source("engines/ray_app/README.md", "engines/ray", "On Ray Serve"),
             Source("scripts/README.md", "engines/scripts", "Scripts, remote TensorRT-LLM"),
         ),
     ),

@@ -70,6 +70,11 @@ def test_sources_stand_among_endpoints(tmp_path: Path) -> None:
         ("{kubernetes: {service: a, api: 'ftp://b'}}", "must begin with https:// or http://"),
         ("{kubernetes: {service: a}, grpc: 99999}", "port 99999: 1 to 65535"),
         ('{dns: "a:1", max_endpoints: 0}', "0 is too small: at least 1"),
+        ("{http: 'ftp://a'}", "URL 'ftp://a' must begin with https:// or http://"),
+        ("{http: 'http://a', interval: 1ms}", "interval 0.001 s is less than 0.05 s"),
+        ("{http: 'http://a', grpc: grpc}", "write the number, or 'listed' where each entry has its own address"),
+        ("{dns: 'a:1', grpc: listed}", "grpc 'listed' is a name"),
+        ("{file: a, token: b}", "'token' is for http, and this source is file"),
         ('["http://a:1", {dns: "a:1", grpc: 2}]', "some endpoints of engine 'it' have an address for gRPC and others"),
     ],
 )
@@ -86,6 +91,8 @@ def test_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no file" in str(problem) and "warning" in str(problem)
     (problem,) = load(tmp_path, rules("{kubernetes: {service: a, api: 'http://b:1', token: t}}")).problems
     assert "the token goes to http://b:1 unencrypted" in str(problem)
+    (problem,) = load(tmp_path, rules("{http: 'http://b:1/list', token: t}")).problems
+    assert "http:http://b:1/list: the token goes there unencrypted" in str(problem)
     (problem,) = load(tmp_path, rules('["http://a:1"]', ", balance: session, slow_start: 10s")).problems
     assert "'slow_start' of engine 'it' has no effect" in str(problem)
     (problem,) = load(tmp_path, rules('["http://a:1"]', ", locality: {zone: a}")).problems
@@ -106,6 +113,8 @@ def test_files_are_confined(tmp_path: Path) -> None:
         "{file: /etc/passwd}",
         "{kubernetes: {service: a, api: 'https://b', token: /etc/shadow}}",
         "{kubernetes: {service: a, api: 'https://b', ca: ../ca.pem}}",
+        "{http: 'https://b', token: /etc/shadow}",
+        "{http: 'https://b', ca: ../ca.pem}",
     ):
         loaded = load_texts({name: rules(entry)}, {}, HostNames())
         assert "rules of the admin API may name files of that folder" in str(loaded.errors[0])
@@ -119,6 +128,8 @@ def test_files_are_confined(tmp_path: Path) -> None:
         ('{dns: "attacker.test:80"}', ", api_key: '${KEY}'"),
         ('{dns: "good.test:80", servers: [10.6.6.6]}', ", api_key: '${KEY}'"),
         ("{kubernetes: {service: good, api: 'https://attacker', token: token}}", ""),
+        ("{http: 'https://attacker', token: token}", ""),
+        ("{http: 'https://attacker'}", ", api_key: '${KEY}'"),
     ],
 )
 def test_rules_of_other_gateways_send_no_credential_elsewhere(tmp_path: Path, entry: str, more: str) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.source_specs import SourceSpec
-from gateway.discovery.endpoint_file import EndpointFile, read_endpoints
+from gateway.discovery.endpoint_file import EndpointFile
+from gateway.discovery.endpoint_list import read_endpoints
 from gateway.discovery.source_state import SourceError
 
 SOURCE = SourceSpec(file="/srv/endpoints.yaml")
