@@ -38,7 +38,7 @@ class EndpointList:
         self._leases.renew(replica, entry, time.monotonic())
 
     async def end(self, replica: str) -> None:
-        self._leases.end(replica)
+        self._leases.end(replica, time.monotonic())
 
     async def __call__(self, request: Request) -> Response:
         """Serve's proxies hand requests of clients over."""

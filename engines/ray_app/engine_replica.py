@@ -63,12 +63,12 @@ class EngineReplica:
     async def _renew_always(self) -> None:
         entry = await self.entry()
         while True:
-            if await self._server.is_ready():
-                try:
+            try:
+                if await self._server.is_ready():
                     async with asyncio.timeout(self._pause * _RENEWALS):
                         await self._endpoints.renew.remote(self._id, entry)
-                except Exception as error:  # of any kind, as Ray's are; the list may start again elsewhere
-                    _log.warning("the list of endpoints cannot be reached: %s", str(error) or type(error).__name__)
+            except Exception as error:  # of any kind, as Ray's are; the list may start again
+                _log.warning("the list of endpoints cannot be reached: %s", str(error) or type(error).__name__)
             await asyncio.sleep(self._pause)
 
     async def _stop(self) -> None:

@@ -15,12 +15,17 @@ class ReplicaLeases:
         self._lease_seconds = lease_seconds
         self._settled_at = now + lease_seconds
         self._leases: dict[str, tuple[Entry, float]] = {}
+        self._ended: dict[str, float] = {}  # replicas that have left, and until when a late renewal may come
 
     def renew(self, replica: str, entry: Entry, now: float) -> None:
-        self._leases[replica] = entry, now + self._lease_seconds
+        if replica not in self._ended:
+            self._leases[replica] = entry, now + self._lease_seconds
 
-    def end(self, replica: str) -> None:
+    def end(self, replica: str, now: float) -> None:
+        """For good: a renewal that was sent before is of no effect."""
         self._leases.pop(replica, None)
+        self._ended = {each: until for each, until in self._ended.items() if until > now}
+        self._ended[replica] = now + self._lease_seconds
 
     def is_settled(self, now: float) -> bool:
         """Whether each replica has had the time to renew its lease since the start: before, some may be missing."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +27,14 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_enable_worker_prestart": "0",
+    # On a busy machine processes need long to start.
+    "RAY_gcs_server_request_timeout_seconds": "300",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
+START_SECONDS = 300.0
 # Seconds; the autoscaler decides by the mean of this time.
 LOOK_BACK, LEASE, DRAIN = 2.0, 3.0, 1.0
 FIRST = "first"
@@ -36,7 +44,7 @@ class RayCluster(Child):
     """The process, as tests see it."""
 
     what = "ray"
-    start_timeout_seconds = 280.0
+    start_timeout_seconds = 600.0
 
     @classmethod
     def start(cls, repository: Path, model: Path, directory: Path) -> Self:
@@ -75,11 +83,31 @@ def applications(repository: str, model: str) -> dict[str, Any]:
     return {"models": host(models), "llm": llm(counter)}
 
 
+def _wait_for_nodes() -> None:
+    """Ray itself waits 30 s for a node."""
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def get_node_in_time(*arguments: Any) -> Any:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = get_node_in_time
+
+
 def main(repository: str, model: str, ready_file: str) -> None:
     import ray
     from ray import serve
     from ray.cluster_utils import Cluster
 
+    _wait_for_nodes()
     killing, stopping = threading.Event(), threading.Event()
     node: dict[str, Any] = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "include_log_monitor": False}
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:

@@ -61,9 +61,10 @@ def test_a_lease_ends_unless_it_is_renewed() -> None:
     assert (leases.is_settled(9.0), leases.is_settled(10.0)) == (False, True)
     assert leases.entries(10.0) == [{"url": "http://a"}, {"url": "http://b"}]
     assert leases.entries(11.0) == [{"url": "http://b"}]
-    leases.end("b")
-    leases.end("unknown")
-    assert leases.entries(12.0) == []
+    leases.end("b", 12.0)
+    leases.end("unknown", 12.0)
+    leases.renew("b", {"url": "http://b"}, 12.1)  # it was sent before
+    assert leases.entries(12.2) == []
 
 
 def test_the_policy_divides_the_requests_in_flight() -> None:

@@ -80,7 +80,7 @@ class Stage:
 
     def __init__(self, ray: RayCluster, gateway: GatewayProcess, directory: Path) -> None:
         self.ray, self.gateway, self._directory = ray, gateway, directory
-        self.client = httpx.Client(timeout=150.0)
+        self.client = httpx.Client(timeout=280.0)
 
     def listed(self) -> list[str]:
         """The replicas that the application lists; none while it does not answer."""
