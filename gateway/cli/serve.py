@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import typer
 from gateway.cli.tls_options import TLS_OPTIONS, admin_tls_of, client_auth, tls_of, tls_version
 from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
+from gateway.config.tracing import DEFAULT_RATE, DEFAULT_SLOW_SECONDS, Tracing, read_tracing
 from gateway.options.sources import SETTINGS_HELP, SETTINGS_OPTION
 from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
 from gateway.yaml import values
@@ -86,6 +88,30 @@ def _shared_secret_file(value: str) -> Path:
     return path
 
 
+def _share(text: str) -> float:
+    """Raises: ValueError."""
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / 100 if number != text else float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{text} is not a share: 0% to 100%, or 0 to 1")
+    return share
+
+
+def _log_file(value: str) -> Path:
+    from gateway.observability.access_log import LogFile
+
+    path = Path(value)
+    try:
+        LogFile(path).check()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot be appended to: {error.strerror}") from error
+    return path.absolute()
+
+
+_SHARE = {"parser": _quantity(_share), "metavar": "SHARE"}
 _DURATION = {"parser": _duration, "metavar": "DURATION"}
 _SIZE = {"parser": _size, "metavar": "SIZE"}
 _PORT = {"parser": _quantity(_port), "metavar": "PORT"}
@@ -194,7 +220,38 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "Logs": {
         "access_log": ("Write one line per request to stdout.", {}),
+        "access_log_file": (
+            "Write these lines to a file instead. It may be rotated: once it is renamed, it is made again.",
+            {"metavar": "FILE", "show_default": False, "parser": _log_file},
+        ),
+        "access_log_format": (
+            "Format of these lines: text and json are older; otel is JSON with all fields by OpenTelemetry's names. "
+            "Default: that of --log-format.",
+            {"show_default": False},
+        ),
+        "access_log_sample": (
+            "Share of the requests that have such a line; those that fail always have one.",
+            _SHARE,
+        ),
         "log_format": ("Format of log lines.", {}),
+    },
+    "Traces": {
+        "otlp_endpoint": (
+            "Send traces to this receiver of OTLP over HTTP, for example http://127.0.0.1:4318. Default: that of "
+            "OTEL_EXPORTER_OTLP_ENDPOINT; without both nothing is traced.",
+            {"metavar": "URL", "show_default": False},
+        ),
+        "trace_sample": (
+            "Share of the requests that are traced, where the caller has not decided it. Default: 1%, or that of "
+            "OTEL_TRACES_SAMPLER.",
+            _SHARE | {"show_default": False},
+        ),
+        "trace_slow": (
+            "Requests that take so long are traced as well, as are those that fail or need another attempt; 0: none "
+            "for their time.",
+            _DURATION,
+        ),
+        "trace_rate": ("Requests a second that a worker traces at the most; further ones are counted.", {"min": 1}),
     },
     "Redis": {
         "redis": (
@@ -298,6 +355,12 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 _WITHOUT_OPPOSITE = {"open_metrics", "take_over"}  # no --no-open-metrics
+_TRACE_OPTIONS = {
+    "otlp_endpoint": None,
+    "trace_sample": None,
+    "trace_slow": DEFAULT_SLOW_SECONDS,
+    "trace_rate": DEFAULT_RATE,
+}
 _ACCESS_OPTIONS = ("allow_control", "http_restricted_api", "grpc_restricted_protocol")
 
 
@@ -316,10 +379,13 @@ def serve(**options: Any) -> int:
     admin_tls = admin_tls_of(*(options.pop(f"admin_tls_{name}") for name in ("cert", "key", "client_ca")))
     access = _access(*(options.pop(name) for name in _ACCESS_OPTIONS))
     limits = Limits(**{each.name: options.pop(each.name) for each in fields(Limits)})
+    tracing = _tracing(*(options.pop(name) for name in _TRACE_OPTIONS))
     options["rules_api_env"] = tuple(_names(options["rules_api_env"]))
     options["redact"] = tuple(map(str.lower, options["redact"]))
     return _run(
-        Settings(tls=tls, admin_tls=admin_tls, limits=limits, operation_access=access, **options), rules, ready_file
+        Settings(tls=tls, admin_tls=admin_tls, limits=limits, operation_access=access, tracing=tracing, **options),
+        rules,
+        ready_file,
     )
 
 
@@ -340,7 +406,9 @@ def _parameters() -> Iterator[inspect.Parameter]:
         }
     )
     types |= dict.fromkeys(_ACCESS_OPTIONS, list[str] | None)
+    types |= {"otlp_endpoint": str | None, "trace_sample": float | None, "trace_slow": float, "trace_rate": int}
     defaults = {each.name: getattr(values, each.name) for values in (Settings(), Limits()) for each in fields(values)}
+    defaults |= _TRACE_OPTIONS
     defaults |= {"rules": inspect.Parameter.empty, "redact": []}
     defaults |= {"rules_api_env": [], "tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
@@ -370,6 +438,24 @@ def _names(lists: list[str]) -> Iterator[str]:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
             raise typer.BadParameter(f"--rules-api-env {name!r}: not a name of an environment variable")
         yield name
+
+
+def _tracing(endpoint: str | None, share: float | None, slow: float, rate: int) -> Tracing | None:
+    """What the options and the environment say. A variable alone does without traces where the SDK is missing: it may
+    be meant for other programs."""
+    from importlib.util import find_spec
+
+    try:
+        tracing = read_tracing(endpoint, share, slow, rate, os.environ)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if tracing is None or find_spec("opentelemetry.exporter.otlp.proto.http") is not None:
+        return tracing
+    missing = 'traces need OpenTelemetry\'s SDK: pip install "pointsman[otel]"'
+    if endpoint:
+        raise typer.BadParameter(f"--otlp-endpoint: {missing}")
+    print(f"pointsman: warning: nothing is traced: {missing}", file=sys.stderr)
+    return None
 
 
 def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] | None) -> OperationAccess:

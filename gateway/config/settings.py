@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.config.operation_access import OperationAccess
+from gateway.config.tracing import Tracing
 from gateway.net.listener_tls import ListenerTls
 from gateway.protocol.json_bounds import JsonBounds
 
@@ -98,6 +99,11 @@ class Settings:
     probe_connections: int = 1024
     access_log: bool = False
     log_format: Literal["text", "json"] = "text"
+    access_log_file: Path | None = None  # where its lines go instead of stdout; it turns the log on
+    # text and json are older; otel has more: JSON by OpenTelemetry's names. None: as `log_format`
+    access_log_format: Literal["text", "json", "otel"] | None = None
+    access_log_sample: float = 1.0  # the share of requests that have not failed
+    tracing: Tracing | None = None  # None: nothing is traced, and a `traceparent` goes on as it came
     tls: ListenerTls | None = None
     limits: Limits = field(default_factory=Limits)
     # Whether /v2/health/ready requires a healthy endpoint behind every route (all) or behind at least one (any).

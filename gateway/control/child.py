@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ from gateway.upstream.tls import engines_tls
 
 _log = logging.getLogger(__name__)
 
+# What may wait for a control process that does not read.
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+
 
 class ControlledProcess:
     """A data plane that a control process directs; `plane` is None until it serves."""
@@ -32,6 +36,7 @@ class ControlledProcess:
         self._reader = reader
         self._newest: messages.UseRules | None = None  # still to be used
         self._use_task: asyncio.Task[None] | None = None  # uses the newest rules, until there are none
+        self._unsent_spans = 0
 
     async def run(self) -> int:
         """Serve until stopped; returns the exit status."""
@@ -98,6 +103,15 @@ class ControlledProcess:
     async def close(self) -> None:
         """End what runs."""
         raise NotImplementedError
+
+    def send_spans(self, encoded: bytes, dropped: int) -> None:
+        """Those that the control process does not read in time are left out, too."""
+        transport = self.writer.transport
+        if not transport.is_closing() and transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
+            self.send(messages.Spans(encoded, self._unsent_spans + dropped, time.time() - time.monotonic()))
+            self._unsent_spans = 0
+        else:
+            self._unsent_spans += dropped + 1
 
     def send(self, message: messages.Message) -> None:
         if not self.writer.is_closing():

@@ -267,6 +267,16 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """From a child: requests that are traced, as `gateway.observability.spans` encodes them, and how many were left
+    out; `clock` is the wall clock's lead over `time.monotonic`."""
+
+    encoded: bytes
+    dropped: int
+    clock: float
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """From a worker: an operation that changes engines has ended."""
 
@@ -319,5 +329,6 @@ Setting = (
 )
 _Rules = Start | RulesPart | UseRules
 _Command = UpdateHealth | UpdateCachedBlocks | ForgetReport | Drain | Query
-_Report = QueryReply | CountersPart | PromptsSeen | Decisions | Audited | Spent | EngineWanted | Serving | WorkerFailed
+_Status = Serving | WorkerFailed
+_Report = QueryReply | CountersPart | PromptsSeen | Decisions | Spans | Audited | Spent | EngineWanted | _Status
 Message = _Rules | Setting | _Command | _Report

@@ -8,6 +8,7 @@ from typing import cast
 
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.ended_request import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import (
@@ -22,11 +23,11 @@ from gateway.dataplane.context.local_replies import (
     reply,
     stream_head,
 )
-from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.client_certificate import ClientCertificate, certificate_of
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
@@ -71,6 +72,8 @@ class Http1ServerConnection(Http1Server):
         "is_tls",
         "peer",
         "plane",
+        "spans",
+        "trace",
         "write",
     )
 
@@ -78,6 +81,8 @@ class Http1ServerConnection(Http1Server):
         limits = plane.settings.limits
         super().__init__(plane.loop, limits.max_header_bytes, limits.max_body_bytes)
         self.plane = plane
+        self.spans = plane.spans
+        self.trace: RequestTrace | None = None
         self._handler: Handler | None = None
         self._request: Request | None = None
         self._head_end = KEEP_ALIVE_END
@@ -157,6 +162,8 @@ class Http1ServerConnection(Http1Server):
             self._give_up(error)
             return
         self._request = request
+        if self.spans is not None:
+            self.trace = self.spans.begin(request.traceparent)
         plan = request.plan
         prepared = plan.head
         self._expects_continue = prepared.expects_continue
@@ -292,7 +299,8 @@ class Http1ServerConnection(Http1Server):
             self.plane.metrics.unrouted.count_error(error.kind.value)
             self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
             request_line = self._request.plan.request_line if self._request is not None else UNREAD
-            ended = EndedRequest(self.peer, request_line, error.status.http, error.kind.value, 0.0)
+            trace = self.trace if self._request is not None else None
+            ended = EndedRequest(self.peer, request_line, error.status.http, error.kind.value, 0.0, trace=trace)
             self.plane.request_log.add(ended)
         else:
             has_begun = handler.begun

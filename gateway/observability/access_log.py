@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from pathlib import Path
+from time import time
+from typing import Any, Literal, TextIO
 
 import orjson
+
+from gateway.config.settings import Settings
+from gateway.observability.span_attributes import is_generation, request_attributes
+
+_log = logging.getLogger(__name__)
+
+AccessLogFormat = Literal["text", "json", "otel"]
 
 # A batch is written when it is this old or this long, whichever comes first.
 _FLUSH_SECONDS = 0.5
 _FLUSH_LINES = 500
+# Between two reports of a file that cannot be written.
+_REPORT_SECONDS = 60.0
+# Clients and models are names of the operator's site: others need not read them.
+_FILE_MODE = 0o640
+
+# Those of the format `json`.
+_JSON_FIELDS = (
+    *("peer", "method", "target", "route", "arm", "engine", "endpoint", "status", "reason", "seconds", "request_id"),
+    *("tenant", "key", "fallback", "hedge"),
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AccessLogEntry:
     """A request that has ended. `reason` is the kind of a failure, empty where an engine answered; `tenant` and `key`,
     which is an id and no secret, are those of a verified caller. `fallback` is why another engine did not answer,
-    empty where none had the request before; `hedge` is what became of its second attempt, empty where it had none."""
+    empty where none had the request before; `hedge` is what became of its second attempt, empty where it had none.
+    `session` is a hash; `first_seconds` run to the first token, or to the reply's first byte; `waited` are the seconds
+    for limits and queues; `code` is gRPC's status, -1 where there is none."""
 
     peer: str
     method: str
@@ -36,14 +61,33 @@ class AccessLogEntry:
     key: str = ""
     fallback: str = ""
     hedge: str = ""
+    model: str = ""
+    version: str = ""
+    engine_model: str = ""
+    protocol: str = ""
+    operation: str = ""
+    session: str = ""
+    request_bytes: int = 0
+    response_bytes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    first_seconds: float = 0.0
+    waited: float = 0.0
+    attempts: int = 0
+    code: int = -1
+    trace_id: str = ""
+    span_id: str = ""
 
 
 class AccessLog:
-    """Writes entries as text or as JSON lines."""
+    """Writes entries as text, as JSON lines, or as JSON with OpenTelemetry's names."""
 
-    def __init__(self, log_format: str, stream: TextIO = sys.stdout) -> None:
-        self._render = _as_json if log_format == "json" else _as_text
-        self._stream = stream
+    def __init__(self, log_format: str, stream: TextIO | None = None, *, file: LogFile | None = None) -> None:
+        self._render = _RENDERERS[log_format]
+        self._file = file
+        self._stream = stream or sys.stdout
         self._lines: list[str] = []
         self._flush_handle: asyncio.TimerHandle | None = None
 
@@ -58,10 +102,77 @@ class AccessLog:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        if self._lines:
-            self._stream.write("\n".join(self._lines) + "\n")
+        if not self._lines:
+            return
+        text = "\n".join(self._lines) + "\n"
+        self._lines.clear()
+        if self._file is not None:
+            self._file.append(text.encode("utf-8", "replace"))
+        else:
+            self._stream.write(text)
             self._stream.flush()
-            self._lines.clear()
+
+    def close(self) -> None:
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+
+
+class LogFile:
+    """A file that several processes append to. Once it is renamed or removed, as rotation does, it is made again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._id: tuple[int, int] = (0, 0)  # of the open file
+        self._reported_at = 0.0
+
+    def check(self) -> None:
+        """Raises: OSError where it cannot be appended to."""
+        self._open()
+        self.close()
+
+    def append(self, data: bytes) -> None:
+        """Append whole lines in one call; those that cannot be written are lost, and reported."""
+        try:
+            if self._fd < 0 or not self._is_in_place():
+                self._open()
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            now = time()
+            if now - self._reported_at > _REPORT_SECONDS:
+                self._reported_at = now
+                _log.error("lines of the access log are lost: %s: %s", self._path, error.strerror)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+    def _is_in_place(self) -> bool:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == self._id
+
+    def _open(self) -> None:
+        self.close()
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        found = os.fstat(self._fd)
+        self._id = (found.st_dev, found.st_ino)
+
+
+def access_log_of(settings: Settings) -> AccessLog | None:
+    """A worker's; None where there is none."""
+    path = settings.access_log_file
+    if path is None and not settings.access_log:
+        return None
+    return AccessLog(
+        settings.access_log_format or settings.log_format, file=LogFile(path) if path is not None else None
+    )
 
 
 def _now() -> str:
@@ -69,7 +180,25 @@ def _now() -> str:
 
 
 def _as_json(entry: AccessLogEntry) -> str:
-    return orjson.dumps({"time": _now(), **{name: getattr(entry, name) for name in AccessLogEntry.__slots__}}).decode()
+    return orjson.dumps({"time": _now(), **{name: getattr(entry, name) for name in _JSON_FIELDS}}).decode()
+
+
+def _as_otel(entry: AccessLogEntry) -> str:
+    """JSON with the names of OpenTelemetry's and ECS's conventions; what a request does not have is left out."""
+    fields: dict[str, Any] = {"@timestamp": _now()} | request_attributes(entry)
+    fields["event.duration"] = int(entry.seconds * 1e9)  # nanoseconds
+    fields["event.outcome"] = "failure" if entry.reason or entry.status >= 500 else "success"
+    if entry.endpoint:
+        fields["pointsman.endpoint"] = entry.endpoint
+    if entry.attempts:
+        fields["pointsman.attempts"] = entry.attempts
+        fields["pointsman.wait.duration"] = round(entry.waited, 6)
+    if entry.first_seconds:
+        name = "gen_ai.response.time_to_first_chunk" if is_generation(entry) else "pointsman.first_byte.duration"
+        fields[name] = round(entry.first_seconds, 6)
+    if entry.trace_id:
+        fields["trace_id"], fields["span_id"] = entry.trace_id, entry.span_id
+    return orjson.dumps(fields).decode()
 
 
 def _as_text(entry: AccessLogEntry) -> str:
@@ -84,3 +213,6 @@ def _as_text(entry: AccessLogEntry) -> str:
         f'{_now()} {entry.peer}{caller} "{entry.method} {entry.target}" {entry.status}{reason} '
         f"{entry.seconds * 1e3:.1f}ms {where} {entry.request_id}"
     )
+
+
+_RENDERERS: dict[str, Callable[[AccessLogEntry], str]] = {"text": _as_text, "json": _as_json, "otel": _as_otel}

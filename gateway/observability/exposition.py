@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gateway.observability.arm_stats import ArmKey, Feedback
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
+from gateway.observability.span_export import TraceCounts
 from gateway.observability.stats import BudgetUse, CacheEvents, RunFacts, ShadowCounts, SourceStatus
 from gateway.protocol import prometheus_text
 from gateway.protocol.advertised_models import AdvertisedModels
@@ -37,6 +38,7 @@ class ExpositionState(CountersSnapshot):
     runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by experiment
     shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
     budgets: Mapping[str, BudgetUse] = field(default_factory=dict)  # by name
+    traces: TraceCounts | None = None  # where requests are traced
 
 
 Rows = Iterable[tuple[Iterable[str], Any]]  # label values, and a number or a histogram
@@ -438,6 +440,26 @@ _PROCESS_METRICS = (
     _c("worker_restarts", "Workers that died and were replaced.", (), _one("worker_restarts")),
     _g("info", "The version that runs.", ("version",), lambda state: [((state.version,), 1)]),
 )
+_TRACE_METRICS = (
+    _c(
+        "traced_requests",
+        "Requests whose spans workers have recorded, or dropped, since there were too many.",
+        ("outcome",),
+        lambda state: (
+            (((outcome,), number) for outcome, number in state.traces.requests.items())
+            if state.traces is not None
+            else ()
+        ),
+    ),
+    _c(
+        "trace_spans",
+        "Spans that the collector has taken (exported), or not (failed).",
+        ("outcome",),
+        lambda state: (
+            (((outcome,), number) for outcome, number in state.traces.spans.items()) if state.traces is not None else ()
+        ),
+    ),
+)
 _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ...] = (
     (lambda state: True, _REQUESTS),
     (lambda state: bool(state.arms), _ARM_METRICS),
@@ -449,5 +471,6 @@ _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ..
     (lambda state: bool(state.prefixes), _PREFIX_METRICS),
     (lambda state: state.sessions is not None, _SESSION_METRICS),
     (lambda state: state.store is not None, _STORE_METRICS),
+    (lambda state: state.traces is not None, _TRACE_METRICS),
     (lambda state: True, _PROCESS_METRICS),
 )

@@ -36,7 +36,9 @@ class ShadowProcess(ControlledProcess):
 
     async def start(self, start: Start) -> None:
         # Workers have removed what clients may not claim about themselves, so forwarded fields can be trusted here.
-        settings = replace(start.settings, access_log=False, tls=None, trust_forwarded=True)
+        settings = replace(
+            start.settings, access_log=False, access_log_file=None, tracing=None, tls=None, trust_forwarded=True
+        )
         set_up_logging(settings.log_format)
         rules, places = shadow_rules(start.rules)
         plane = DataPlane(settings, rules, start.number, {})

@@ -14,7 +14,7 @@ from functools import cache
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec, with_endpoints
 from gateway.control.forked_child import ForkedChild
-from gateway.control.messages import GetReadiness, RenameRegions, SetDrained, SetLogLevel, SetWeights
+from gateway.control.messages import GetReadiness, RenameRegions, SetDrained, SetLogLevel, SetWeights, Spans
 from gateway.discovery.discovery import Discovery, Endpoints
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
@@ -22,6 +22,8 @@ from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
+from gateway.observability.span_export import SpanExport
+from gateway.observability.spans import decode_batch
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Readiness
 from gateway.redis.bounded_client import BoundedRedis
@@ -135,6 +137,11 @@ class ControlPlane:
         self.workers.on_wanted = self._activations.wanted
         self.workers.on_prompts = self._cache_tracker.receive
         self.workers.spending = lambda: self.budgets.spending
+        tracing = settings.tracing
+        self._span_export = SpanExport(tracing, _version()) if tracing is not None else None
+        if self._span_export is not None:
+            for pool in (self.workers, self.shadows.pool):
+                pool.on_spans = self._take_spans
         self._tasks: list[asyncio.Task[None]] = []
         self._redis_check: asyncio.Task[None] | None = None
 
@@ -206,6 +213,8 @@ class ControlPlane:
             self.replicas,
         ):
             await part.close()
+        if self._span_export is not None:
+            await asyncio.to_thread(self._span_export.close)
         if self.store is not None:
             await self.store.close()
         if self._embedded_redis is not None:
@@ -249,6 +258,10 @@ class ControlPlane:
         )
         if auth is not None and auth.certificates and not reads_certificates:
             _log.warning("the rules know callers by certificates, and the listener asks for none: use --tls-client-ca")
+
+    def _take_spans(self, message: Spans) -> None:
+        if self._span_export is not None:
+            self._span_export.receive(decode_batch(message.encoded, message.dropped, message.clock))
 
     def _health_changed(self, findings: Findings) -> None:
         for pool in (self.workers, self.shadows.pool):
@@ -376,4 +389,5 @@ class ControlPlane:
             runs=self.experiments.facts(),
             shadows=self.shadows.counts(),
             budgets=self.budgets.uses(),
+            traces=self._span_export.counts if self._span_export is not None else None,
         )

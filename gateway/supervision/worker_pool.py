@@ -100,6 +100,7 @@ class WorkerPool:
         self.on_decisions: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self.region_secret = region_secret(None)
         self.on_audited: Callable[[AuditRecord], None] = lambda record: None
+        self.on_spans: Callable[[messages.Spans], None] = lambda spans: None
         self.on_models_changed: Callable[[Collection[Key]], Awaitable[None]] = _ignored
         self.on_spent: Callable[[messages.Spent], None] = lambda spent: None
         self.on_wanted: Callable[[str], None] = lambda engine: None
@@ -363,6 +364,8 @@ class WorkerPool:
                     reply.set_result(result)
             case messages.Decisions(decisions, skipped):
                 self.on_decisions(decisions, skipped)
+            case messages.Spans():
+                self.on_spans(message)
             case messages.Audited(record):
                 self.on_audited(record)
             case messages.Spent():

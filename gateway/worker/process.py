@@ -22,7 +22,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import messages
-from gateway.control.child import ControlledProcess, control_socket, run_child
+from gateway.control.child import MAX_UNSENT_BYTES, ControlledProcess, control_socket, run_child
 from gateway.control.handover import HandoverPoint
 from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.dataplane.context.data_plane import DataPlane
@@ -53,9 +53,6 @@ _FEEDBACK_SECONDS = 1.0
 _MEMORY_SECONDS = 10.0
 # Longer than the two seconds for which it waits for lists of models.
 _MODELS_SECONDS = 3.0
-
-# What may wait for a control process that does not read.
-_MAX_UNSENT_BYTES = 4 * 1024 * 1024
 
 # <malloc.h>: the size from which a block is mapped on its own, and how much free memory is kept at the top.
 _M_TRIM_THRESHOLD = -1
@@ -89,6 +86,8 @@ class Worker(ControlledProcess):
         plane.feedback.by_control = self._pass_rating
         plane.on_audited = self._pass_audit
         plane.budgets.report = self._report_spending
+        if plane.spans is not None:
+            plane.spans.send = self.send_spans
         plane.endpoint_waits.report = self._report_wanted
         plane.on_prompts = self._report_prompts
         plane.by_control_memory = self._share_memory
@@ -195,13 +194,13 @@ class Worker(ControlledProcess):
     def _report_prompts(self, engine: str, prompts: Sequence[SeenPrompt]) -> None:
         """Those that the control process does not read in time are reported when they are seen again."""
         transport = self.writer.transport
-        if not transport.is_closing() and transport.get_write_buffer_size() < _MAX_UNSENT_BYTES:
+        if not transport.is_closing() and transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
             self.send(messages.PromptsSeen(engine, prompts))
 
     def _pass_audit(self, record: AuditRecord) -> None:
         """Send a record to the control process, which has the audit; log it where that is gone or does not read."""
         transport = self.writer.transport
-        if not transport.is_closing() and transport.get_write_buffer_size() < _MAX_UNSENT_BYTES:
+        if not transport.is_closing() and transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
             self.send(messages.Audited(record))
         else:
             what = f"{record.method} {record.target} by {record.principal or 'a client'} from {record.peer}"

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.config.rules import load_texts
-from gateway.dataplane.context.request_log import CUT, DecisionFacts, DecisionSampler, EndedRequest
+from gateway.dataplane.context.ended_request import DecisionFacts, EndedRequest
+from gateway.dataplane.context.request_log import CUT, DecisionSampler
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import BodyFacts, InputFacts
 from gateway.routing.assignment import Forced

@@ -20,7 +20,7 @@ class Admission:
     A request that waits is decided later: `decided` gets the error of a refusal, or None.
     """
 
-    __slots__ = ("_decided", "_front", "_grant", "_limiter", "_route_target", "session")
+    __slots__ = ("_decided", "_front", "_grant", "_limiter", "_route_target", "seconds_queued", "session")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Admission:
         self._limiter: Limiter = plane.limiter
         self._decided = decided
         self._grant: Grant | Pending | None = None
+        self.seconds_queued = 0.0  # at an engine: never
 
     @property
     def is_waiting(self) -> bool:

@@ -57,6 +57,8 @@ class FallbackHandler(InterposedHandler):
             request = request.of(request.plan)
             request.id = client.plane.new_request_id()
         self._request = request
+        if self.plane.spans is not None:
+            self.trace = self.plane.spans.hold(client.trace, request.traceparent, monotonic())
         self._route_target = route_target
         self._session = session
         self._serve = serve
@@ -104,6 +106,7 @@ class FallbackHandler(InterposedHandler):
         if self._handler is None:  # which counts it
             self._handler = ErrorHandler(self._client, self._request, GatewayError(ErrorKind.REQUEST_TIMEOUT, reason))
         self._handler.client_gone(reason, status)
+        self._release_trace()
 
     def progress(self) -> Progress:
         if self._handler is not None:
@@ -210,6 +213,12 @@ class FallbackHandler(InterposedHandler):
     def _commit(self) -> None:
         self._is_committed = True
         self._body.pieces.clear()
+        self._release_trace()
+
+    def _release_trace(self) -> None:
+        """The request ends with the handler that answers it now."""
+        if self.trace is not None and self.trace.is_held:
+            self.plane.request_log.release(self.trace)
 
     def _reasons_of_reply(self, status: int, text: bytes) -> Reasons:
         return reasons_of_reply(status, text, is_idempotent=self._is_idempotent)
@@ -251,6 +260,8 @@ class FallbackHandler(InterposedHandler):
     def _go_to(self, target: RouteTarget, status: int) -> None:
         """Have the fallback's engine answer; `status` is that of the reply which is left."""
         left, self._route_target, self._held = self._route_target, target, None
+        if self.trace is not None:
+            self.trace.ended = None
         is_inference = self._request.plan.is_inference
         count_fallback(self.plane.metrics, left, target, self._rated_id, status, is_inference=is_inference)
         if not self._body_ended:

@@ -26,11 +26,13 @@ class Attempt(Generic[Carrier]):
     """One attempt, counted at its endpoint while `is_open`.
 
     `sent_on` is what carries it: None until something of the request may have reached the endpoint, and again once the
-    carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both.
+    carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both. `begun_at` is when its
+    endpoint was chosen.
     """
 
     endpoint: Endpoint
     series: RequestSeries
+    begun_at: float = 0.0
     sent_on: Carrier | None = None
     sent_at: float = 0.0
     is_open: bool = True

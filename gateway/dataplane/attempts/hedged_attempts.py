@@ -140,7 +140,7 @@ class HedgedAttempts(UpstreamAttempts[Carrier]):
         return Suppressed.OVERLOADED if is_full or has_queue or self._plane.loop_lag.num_shed else None
 
     def _start_hedge(self, endpoint: Endpoint, now: float) -> None:
-        attempt: Attempt[Carrier] = Attempt(endpoint, self.route_target.series(endpoint))
+        attempt: Attempt[Carrier] = Attempt(endpoint, self.route_target.series(endpoint), now)
         endpoint.in_flight += 1
         attempt.series.in_flight += 1
         if not endpoint.breaker.is_spotless:
@@ -181,7 +181,7 @@ class HedgedAttempts(UpstreamAttempts[Carrier]):
         assert hedge is not None and self.attempt is not None
         self.was_sent = True
         self._front.cancel_attempt(self.attempt)
-        self._close(is_good, goes_on=True)
+        self._close(is_good, goes_on=True, why="hedged")
         self._leave_overload()
         self.attempt = hedge.attempt
         self._count(HedgeOutcome.WON)
@@ -202,6 +202,7 @@ class HedgedAttempts(UpstreamAttempts[Carrier]):
         hedge.cancel()
         attempt = hedge.attempt
         attempt.is_open = False
+        self.past = (*self.past, (attempt, monotonic(), f"hedge_{outcome.value}"))
         attempt.endpoint.in_flight -= 1
         attempt.series.in_flight -= 1
         breaker = attempt.endpoint.breaker

@@ -33,7 +33,7 @@ class QueuedAdmission:
 
     __slots__ = (
         *("_admission", "_admitted_at", "_decided", "_front", "_plane", "_request", "_route_target", "_slot"),
-        *("level", "limits", "queued_at", "tenant", "wait_until"),
+        *("level", "limits", "queued_at", "seconds_queued", "tenant", "wait_until"),
     )
 
     def __init__(
@@ -58,6 +58,7 @@ class QueuedAdmission:
         self.level = 0
         self.tenant = b""
         self.queued_at = 0.0  # 0: it is not in the queue
+        self.seconds_queued = 0.0
         self.wait_until = 0.0
 
     @property
@@ -172,8 +173,9 @@ class QueuedAdmission:
     # What the queue reports
 
     def admit(self) -> None:
+        self._admitted_at = now = monotonic()
+        self.seconds_queued = now - self.queued_at
         self._leave_queue()
-        self._admitted_at = monotonic()
         self._decided(None)
 
     def refuse(self, error: GatewayError) -> None:

@@ -46,13 +46,15 @@ class UpstreamAttempts(Generic[Carrier]):
     `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins at `first_byte_at`; `waited`
     the seconds that limits have held the request, which its engine's timeout does not count. `expires_at` is the
     client's deadline, 0 where it has none. `is_timed`: the engine's own time limits apply, until `reply_began`.
-    `timing` is Server-Timing. `first_endpoint` gets the first attempt where it is set, `tried` get none.
+    `timing` is Server-Timing. `first_endpoint` gets the first attempt where it is set, `tried` get none. `past` are the
+    attempts before the latest, each with its end and what became of it; `queued` are those of the seconds `waited` that
+    it has stood in the engine's queue.
     """
 
     __slots__ = (
         *("_admission", "_front", "_num_attempts", "_plane", "_slot"),
-        *("attempt", "expires_at", "first_byte_at", "first_endpoint", "is_started", "is_timed", "replay"),
-        *("route_target", "session", "started_at", "status", "timing", "tried", "waited", "was_sent"),
+        *("attempt", "expires_at", "first_byte_at", "first_endpoint", "is_started", "is_timed", "past", "queued"),
+        *("replay", "route_target", "session", "started_at", "status", "timing", "tried", "waited", "was_sent"),
     )
 
     def __init__(
@@ -68,7 +70,8 @@ class UpstreamAttempts(Generic[Carrier]):
         self.route_target = route_target
         self.session = session
         self.started_at = started_at
-        self.waited = 0.0
+        self.waited = self.queued = 0.0
+        self.past: tuple[tuple[Attempt[Carrier], float, str], ...] = ()
         self.expires_at = 0.0
         self.attempt: Attempt[Carrier] | None = None
         self.status = 0
@@ -112,6 +115,12 @@ class UpstreamAttempts(Generic[Carrier]):
     def series(self) -> RequestSeries:
         """The counters of the latest attempt, or of requests that reach no endpoint."""
         return self.attempt.series if self.attempt is not None else self.route_target.series(None)
+
+    @property
+    def provider(self) -> str:
+        """What the engine speaks, by the name of rules."""
+        name: str = self.route_target.engine.spec.protocol.value
+        return name
 
     @property
     def meter(self) -> Meter | None:
@@ -170,7 +179,7 @@ class UpstreamAttempts(Generic[Carrier]):
                 self.fail(after or refusal)
             return
         series = route_target.series(endpoint)
-        attempt: Attempt[Carrier] = Attempt(endpoint, series)
+        attempt: Attempt[Carrier] = Attempt(endpoint, series, now)
         self.attempt = attempt
         self._num_attempts += 1
         endpoint.in_flight += 1
@@ -234,7 +243,7 @@ class UpstreamAttempts(Generic[Carrier]):
         engine = self.route_target.engine
         waits = not (is_over or was_sent or retries or replays) and engine.spec.wait_for_endpoint > self.waited
         self._drop()
-        self._close(is_good, goes_on=retries or replays or waits)
+        self._close(is_good, goes_on=retries or replays or waits, why=error.kind.value)
         if retries:
             self._retry(error)
         elif replays and self.attempt is not None and self.replay is not None:
@@ -264,7 +273,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if not is_there or not self._may_retry(was_sent, budget):
             return False
         self._drop()
-        self._close(is_good, goes_on=True)
+        self._close(is_good, goes_on=True, why=error.kind.value)
         self._retry(error)
         return True
 
@@ -338,12 +347,14 @@ class UpstreamAttempts(Generic[Carrier]):
             self._end_admission()
         self.clear_deadline()
 
-    def _close(self, is_good: bool | None, *, goes_on: bool = False) -> None:
+    def _close(self, is_good: bool | None, *, goes_on: bool = False, why: str = "") -> None:
         """Close the attempt: `is_good` is what it says of the endpoint, None where it says nothing. The request is over
-        as well, unless it `goes_on`."""
+        as well, unless it `goes_on`; `why` is then what became of the attempt."""
         attempt, session = self.attempt, self.session
         if attempt is not None and attempt.is_open:
             attempt.is_open = False
+            if goes_on:
+                self.past = (*self.past, (attempt, monotonic(), why))
             endpoint = attempt.endpoint
             endpoint.in_flight -= 1
             attempt.series.in_flight -= 1
@@ -414,6 +425,8 @@ class UpstreamAttempts(Generic[Carrier]):
             return
         now = monotonic()
         self.waited = now - self.started_at
+        if self._admission is not None:
+            self.queued = self._admission.seconds_queued
         self.start(now)
 
     def _end_admission(self) -> None:

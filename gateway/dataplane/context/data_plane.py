@@ -48,9 +48,10 @@ from gateway.net import descriptors
 from gateway.net.slices import run_in_slices
 from gateway.net.timer_wheel import TimerWheel
 from gateway.net.tls_files import reload_changed
-from gateway.observability.access_log import AccessLog
+from gateway.observability.access_log import access_log_of
 from gateway.observability.audit_record import AuditRecord
 from gateway.observability.metrics import Metrics
+from gateway.observability.spans import SpanRecorder
 from gateway.protocol.advertised_models import AdvertisedModels
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -126,8 +127,8 @@ class DataPlane:
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_unready = False  # it drains soon
         self.is_draining = False
-        access_log = AccessLog(settings.log_format) if settings.access_log else None
-        self.request_log = RequestLog(access_log)
+        self.spans = SpanRecorder(settings.tracing, self.loop.call_later) if settings.tracing is not None else None
+        self.request_log = RequestLog(access_log_of(settings), self.spans, share=settings.access_log_sample)
         book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         inputs: SequenceLog  # for routes that replay sequences
         if store is not None:

@@ -21,6 +21,7 @@ from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
+from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.restricted_apis import FETCH_SITE, ORIGIN
 from gateway.protocol.sequence import read_text
@@ -179,6 +180,14 @@ class Request:
         return session
 
     @property
+    def traceparent(self) -> bytes | None:
+        """The client's trace context; only read where requests are traced."""
+        for field in self._own:
+            if field[0] == TRACEPARENT:
+                return field[1]
+        return self.plan.field(TRACEPARENT)
+
+    @property
     def units(self) -> dict[str, str] | None:
         """The headers that experiments assign by, as `session`."""
         units = self._units
@@ -301,7 +310,8 @@ class HeadReader:
         self._snapshot = snapshot
         self._settings = settings
         few = _FEW_DIFFER_IN | settings.operation_access.http.headers
-        self._kinds = FieldKinds(snapshot, settings, (_LENGTH, _JSON_LENGTH, _REQUEST_ID), few)
+        own = (_LENGTH, _JSON_LENGTH, _REQUEST_ID, *((TRACEPARENT,) if settings.tracing is not None else ()))
+        self._kinds = FieldKinds(snapshot, settings, own, few)
         self._plans = Memo(partial(_plan_of, snapshot=snapshot, settings=settings), MAX_PLANS)
         self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings), MAX_PLANS)
         # A copy's method: one of its own would be a circle, which keeps the snapshot when it is replaced.

@@ -10,6 +10,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.reply_fields import VIA
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
@@ -64,6 +65,7 @@ class InProcessClient:
         "peer",
         "plane",
         "shared_connection",
+        "trace",
     )
 
     takes_payload = True
@@ -76,6 +78,7 @@ class InProcessClient:
         self.peer = peer
         self.is_paused = False
         self.is_tls = is_tls
+        self.trace: RequestTrace | None = None
         self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % peer.encode("ascii", "replace")
         self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if is_tls else b"http")
         self._sink = sink
@@ -87,6 +90,7 @@ class InProcessClient:
         copy.plane = client.plane
         copy.peer = client.peer
         copy.shared_connection = client.shared_connection
+        copy.trace = client.trace
         copy.is_paused = client.is_paused
         copy.is_tls = client.is_tls
         copy.forwarded_for_line = client.forwarded_for_line

@@ -11,6 +11,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead
@@ -26,6 +27,7 @@ class Client(Protocol):
     is_tls: bool
     takes_payload: bool  # the body of a relayed reply is handed over without the framing of HTTP/1.1
     shared_connection: object | None  # the client's connection where that may send many requests at a time
+    trace: RequestTrace | None  # of the request under way; None where it is not sampled so far
 
     @property
     def is_paused(self) -> bool:

@@ -24,6 +24,7 @@ class InterposedHandler(ForwardingHandler):
         self.is_tls = client.is_tls
         self.takes_payload = client.takes_payload
         self.shared_connection = client.shared_connection
+        self.trace = client.trace
 
     @property
     def is_paused(self) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
+from gateway.dataplane.context.ended_request import NOTHING, AttemptHistory, EndedRequest, Generated
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.request_log import EndedRequest, decision_facts
+from gateway.dataplane.context.request_log import decision_facts
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
@@ -27,19 +28,30 @@ def log_request(
     route_target: RouteTarget | None = None,
     endpoint: str = "",
     body: RequestBody | None = None,
+    attempts: AttemptHistory | None = None,
+    generated: Generated = NOTHING,
+    response_bytes: int = 0,
+    sent_by_rpc: bool = False,
 ) -> None:
+    """Report the end of a request to the logs. `attempts` are those at its engine, made by gRPC where `sent_by_rpc`, else by REST."""
     if client.plane.request_log.is_on:
         ended = EndedRequest(
-            peer=client.peer,
-            request_line=request.plan.request_line,
-            status=status,
-            reason=reason,
-            seconds=monotonic() - started_at,
-            request_id=request_id or request.id or b"",
-            target=route_target.spec if route_target is not None else None,
-            endpoint=endpoint,
-            facts=decision_facts(request, body),
-            principal=request.plan.principal,
+            client.peer,
+            request.plan.request_line,
+            status,
+            reason,
+            monotonic() - started_at,
+            request_id or request.id or b"",
+            route_target.spec if route_target is not None else None,
+            endpoint,
+            decision_facts(request, body),
+            request.plan.principal,
+            client.trace,
+            attempts,
+            generated,
+            body.size if body is not None else 0,
+            response_bytes,
+            sent_by_rpc=sent_by_rpc,
         )
         client.plane.request_log.add(ended)
 

@@ -1,4 +1,4 @@
-"""The logs of ended requests in one worker: the access log, and samples for the decision log.
+"""The logs of ended requests in one worker: the access log, traces, and samples for the decision log.
 
 A sample has the facts that the rules decided on: of a body, only those that rules may read, and cut values. A sampler
 exists only while there is a subscriber.
@@ -10,20 +10,30 @@ import asyncio
 import random
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from math import inf
 from time import monotonic, time
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.config.settings import Limits
+from gateway.dataplane.context.ended_request import (
+    AttemptHistory,
+    DecisionFacts,
+    EndedRequest,
+    attempt_spans,
+    log_entry,
+    span_record,
+)
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import RequestBody, document
-from gateway.observability.access_log import AccessLog, AccessLogEntry
+from gateway.observability.access_log import AccessLog
+from gateway.observability.spans import SpanRecorder
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.credentials import is_credential
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, OF_V2
-from gateway.protocol.principal import Principal
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts, Scalar
-from gateway.routing.decision import Facts, Target
+from gateway.routing.decision import Facts
 
 Json = dict[str, Any]
 
@@ -36,33 +46,6 @@ _MAX_ITEMS = 32
 CUT = "***"
 
 
-class DecisionFacts(NamedTuple):
-    """The facts of a request; `read_body` returns those of its body, None where the body is not kept."""
-
-    facts: Facts
-    session: str | None = None
-    read_body: Callable[[], BodyFacts | None] | None = None
-
-
-class EndedRequest(NamedTuple):
-    """A request that has ended, for the logs. `request_line` are its method and path, `status` is HTTP's, `reason` the
-    kind of a failure or empty; `target` is where the rules have sent it, if anywhere, and `endpoint` a URL or empty;
-    `principal` is the verified caller."""
-
-    peer: str
-    request_line: tuple[str, str]
-    status: int
-    reason: str
-    seconds: float
-    request_id: bytes = b""
-    target: Target | None = None
-    endpoint: str = ""
-    facts: DecisionFacts | None = None
-    principal: Principal | None = None
-
-
-# The request line of a request that could not be read.
-UNREAD = ("-", "-")
 # What is read of a body, whatever the rules may read.
 _LIMITS = Limits()
 
@@ -228,15 +211,24 @@ def _text(text: str) -> str:
 
 
 class RequestLog:
-    """`is_on`: some log takes ended requests. `keeps_bodies`: bodies are held until then, for the facts that rules may
-    read in them."""
+    """`is_on`: some log takes ended requests, and `takes_all`: it takes all of them. `keeps_bodies`: bodies are held
+    until then, for the facts that rules may read in them. `share` of the requests that have not failed stand in the
+    access log."""
 
-    def __init__(self, access_log: AccessLog | None) -> None:
+    def __init__(self, access_log: AccessLog | None, spans: SpanRecorder | None = None, *, share: float = 1.0) -> None:
         self._access_log = access_log
+        self._spans = spans
+        self._share = share
+        self._slow = spans.slow if spans is not None else inf
+        self._is_drawn: bool | None = None  # for the access log, where `takes` has been asked of this request
         self._sampler: DecisionSampler | None = None
         self._parameters: Collection[str] = ()  # those that the rules read
-        self.is_on = access_log is not None
         self.keeps_bodies = False
+        self._changed()
+
+    def _changed(self) -> None:
+        self.is_on = self._access_log is not None or self._sampler is not None or self._spans is not None
+        self.takes_all = self._sampler is not None or (self._access_log is not None and self._share >= 1)
 
     @property
     def access_log(self) -> AccessLog | None:
@@ -245,7 +237,7 @@ class RequestLog:
     @access_log.setter
     def access_log(self, access_log: AccessLog | None) -> None:
         self._access_log = access_log
-        self.is_on = access_log is not None or self._sampler is not None
+        self._changed()
 
     def sample(self, sampler: DecisionSampler | None) -> None:
         """Report ended requests to this sampler instead of the one before; None: to none."""
@@ -255,7 +247,7 @@ class RequestLog:
         if sampler is not None:
             sampler.parameters = self._parameters
         self.keeps_bodies = sampler is not None and sampler.with_body_facts
-        self.is_on = self._access_log is not None or sampler is not None
+        self._changed()
 
     def use_parameters(self, parameters: Collection[str]) -> None:
         """The rules have changed, and read these."""
@@ -263,35 +255,57 @@ class RequestLog:
         if self._sampler is not None:
             self._sampler.parameters = parameters
 
+    def takes(self, status: int, seconds: float, attempts: AttemptHistory, trace: RequestTrace | None) -> bool:
+        """Whether some log takes a request that an engine has answered; asked where not all are taken."""
+        is_drawn = self._is_drawn = self._access_log is not None and (status >= 400 or random.random() < self._share)
+        if is_drawn or trace is not None or seconds >= self._slow:
+            return True
+        return self._spans is not None and (status >= 500 or bool(attempts.past))
+
     def add(self, ended: EndedRequest) -> None:
         """Report a request; called only where `is_on`."""
         if self._sampler is not None:
             self._sampler.add(ended)
-        if self._access_log is None:
+        if self._spans is not None:
+            self._trace(self._spans, ended)
+        if self._access_log is not None:
+            is_drawn, self._is_drawn = self._is_drawn, None
+            if is_drawn or ended.status >= 400 or ended.reason or (is_drawn is None and random.random() < self._share):
+                self._access_log.write(log_entry(ended))
+
+    # Traces
+
+    def _trace(self, spans: SpanRecorder, ended: EndedRequest) -> None:
+        trace, now = ended.trace, monotonic()
+        if trace is None:
+            num_attempts = 1 + len(ended.attempts.past) if ended.attempts is not None else 0
+            why = spans.why(None, ended.status, ended.reason, ended.seconds, num_attempts)
+            if why:
+                spans.add(span_record(ended, None, why, attempt_spans(ended, None, now), now))
+        elif trace.is_held or trace.attempts or not trace.is_sampled:
+            trace.add(attempt_spans(ended, trace, now))
+            trace.ended = ended
+            if not trace.is_held:
+                self.release(trace)
+        else:
+            spans.add(span_record(ended, trace, "head", attempt_spans(ended, trace, now), now))
+
+    def release(self, trace: RequestTrace | None) -> None:
+        """From here on the end of a handler is that of the request; a handler that has ended was the last."""
+        if trace is None or self._spans is None:
             return
-        method, path = ended.request_line
-        target, principal = ended.target, ended.principal
-        self._access_log.write(
-            AccessLogEntry(
-                peer=ended.peer,
-                method=method,
-                target=path,
-                route=target.route if target else "",
-                arm=(target.arm or "") if target else "",
-                engine=target.engine if target else "",
-                endpoint=ended.endpoint,
-                status=ended.status,
-                reason=ended.reason,
-                seconds=ended.seconds,
-                request_id=ended.request_id.decode("latin-1"),
-                tenant=principal.tenant if principal is not None else "",
-                key=principal.key if principal is not None else "",
-                fallback=target.stands_in_for.value if target and target.stands_in_for else "",
-                hedge=target.hedge.value if target and target.hedge else "",
-            )
-        )
+        trace.is_held = False
+        ended, trace.ended = trace.ended, None
+        if isinstance(ended, EndedRequest):
+            now = monotonic()
+            seconds, num_attempts = now - trace.started_at, len(trace.attempts)
+            why = self._spans.why(trace, ended.status, ended.reason, seconds, num_attempts)
+            if why:
+                self._spans.add(span_record(ended, trace, why, trace.attempts, now))
 
     def close(self) -> None:
         if self._access_log is not None:
-            self._access_log.flush()
+            self._access_log.close()
+        if self._spans is not None:
+            self._spans.flush()
         self.sample(None)

@@ -48,6 +48,7 @@ from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
 from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
+from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.fallback_reasons import DOWN
 from gateway.protocol.operations import Operation
@@ -89,6 +90,9 @@ def handler_of_stream(client: CallClient, stream: Stream, block: Block) -> CallH
         if head is None or head.error is not None:  # its own fields change what it is
             cached = _classified(read, block, client)
             head = cached.head
+    spans = client.plane.spans
+    if spans is not None:
+        stream.note = spans.begin(block.value(TRACEPARENT) if head is None else head.value(TRACEPARENT))
     if head is None:
         return RestOverHttp2(client, stream, block, handler_for)
     return cached.make(client, stream, head)

@@ -16,9 +16,10 @@ from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.grpc.reply_headers import relayed
 from gateway.dataplane.grpc.unary_call import TakeOver, UnaryCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
+from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.fallback_reasons import Reasons, reasons_of_error, reasons_of_reply
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, UNKNOWN, http_status
 from gateway.protocol.sequence import AnySession
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
@@ -89,7 +90,7 @@ class FallbackRelay(UnaryRelay):
         if target is None:
             super().attempts_failed(error, status)
         else:
-            self._log(status, error.kind.value)
+            self._leave_behind(status, error.kind.value, error.status.grpc)
             self._go_to(target, status)
 
     # Going elsewhere
@@ -114,9 +115,19 @@ class FallbackRelay(UnaryRelay):
         attempts.answered(attempt, size, 0, now, is_good=is_good)
         if meter is not None:
             meter.answered_rpc(self._rated_id, code, size, now - attempts.started_at)
-        self._log(status, "")
+        self._leave_behind(status, "", UNKNOWN if code is None else code)
         self._go_to(target, status)
         return True
+
+    def _leave_behind(self, status: int, reason: str, code: int) -> None:
+        """Log what has become of this target; the call's trace goes on with the next one."""
+        spans, stream = self._client.plane.spans, self._stream
+        if spans is None:
+            self._log(status, reason, code)
+            return
+        stream.note = trace = spans.hold(stream.note, self._head.value(TRACEPARENT), self.attempts.started_at)
+        self._log(status, reason, code)
+        trace.is_held, trace.ended = False, None
 
     def _next_target(self, reasons: Reasons) -> RouteTarget | None:
         fallbacks, message = self.attempts.route_target.fallbacks, self._message

@@ -11,10 +11,11 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.request_log import DecisionFacts, EndedRequest
+from gateway.dataplane.context.ended_request import AttemptHistory, DecisionFacts, EndedRequest
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.client_certificate import ClientCertificate
 from gateway.net.timer_wheel import Slot
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader
@@ -210,17 +211,30 @@ def log_call(
     facts: DecisionFacts | None = None,
     route_target: RouteTarget | None = None,
     endpoint: str = "",
+    trace: RequestTrace | None = None,
+    code: int = -1,
+    attempts: AttemptHistory | None = None,
+    request_bytes: int = 0,
+    response_bytes: int = 0,
 ) -> None:
+    """Report the end of a call to the logs; `code` is its status, -1 where there is none."""
     ended = EndedRequest(
-        peer=client.peer,
-        request_line=head.plan.request_line,
-        status=status,
-        reason=reason,
-        seconds=monotonic() - started_at,
-        request_id=request_id,
-        target=route_target.spec if route_target is not None else None,
-        endpoint=endpoint,
-        facts=facts,
-        principal=head.plan.principal,
+        client.peer,
+        head.plan.request_line,
+        status,
+        reason,
+        monotonic() - started_at,
+        request_id,
+        route_target.spec if route_target is not None else None,
+        endpoint,
+        facts,
+        head.plan.principal,
+        trace,
+        attempts,
+        request_bytes=request_bytes,
+        response_bytes=response_bytes,
+        code=code,
+        is_rpc=head.plan.rest_facts is None,
+        sent_by_rpc=True,
     )
     client.plane.request_log.add(ended)

@@ -16,6 +16,7 @@ from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, ClientCal
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, fell_silent, request_id_literal
 from gateway.protocol import grpc_services
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import CANCELLED, OK
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.hpack import CachedHeaders, literals
@@ -102,7 +103,7 @@ class LocalCall(ClientCall):
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if self._leave():
-            self._count(499, "client_gone")
+            self._count(499, "client_gone", CANCELLED)
 
     def drained(self, stream: Stream) -> None:
         if self._is_over:
@@ -139,14 +140,14 @@ class LocalCall(ClientCall):
 
     def _succeed(self) -> None:
         if self._leave():
-            self._count(200, "")
+            self._count(200, "", OK)
             self._begin(None)
             self._stream.send_trailers(TRAILERS_OK)
             self._client.call_ended(self._stream)
 
     def _fail(self, error: GatewayError, route_target: RouteTarget | None = None) -> None:
         if self._leave():
-            self._count(error.status.http, error.kind.value)
+            self._count(error.status.http, error.kind.value, error.status.grpc)
             self._client.call_failed(
                 self._stream, error, self.request_id, route_target, begun=self._has_begun, code=None
             )
@@ -157,13 +158,15 @@ class LocalCall(ClientCall):
             self._has_begun = True
             self._stream.send_headers(_OPENING, literals(fields or []) + request_id_literal(self.request_id))
 
-    def _count(self, status: int, reason: str) -> None:
-        """Count and log how it ended; `reason` names the kind of a failure."""
+    def _count(self, status: int, reason: str, code: int) -> None:
+        """Count and log how it ended, by the statuses of HTTP and gRPC; `reason` names the kind of a failure."""
         unrouted = self._client.plane.metrics.unrouted
         if reason:
             unrouted.count_error(reason)
         unrouted.count_failure(status, monotonic() - self._started_at)
-        log_call(self._client, self._head, status, reason, self._started_at, self.request_id)
+        since, trace = self._started_at, self._stream.note
+        if self._client.plane.request_log.is_on:
+            log_call(self._client, self._head, status, reason, since, self.request_id, trace=trace, code=code)
 
 
 class RefusedCall(LocalCall):

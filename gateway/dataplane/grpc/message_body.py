@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.settings import Limits
 from gateway.dataplane.context.call_head import CallHead
-from gateway.dataplane.context.request_log import DecisionFacts
+from gateway.dataplane.context.ended_request import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_error, read_names, renamed
 from gateway.protocol.llm.request_facts import prompt_of_message

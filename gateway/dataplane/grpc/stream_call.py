@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
+from gateway.dataplane.attempts.front import Attempt
+from gateway.dataplane.attempts.trace_fields import literals_with_trace
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
-from gateway.dataplane.context.request_log import DecisionFacts
+from gateway.dataplane.context.ended_request import DecisionFacts, EndedRequest, attempt_spans
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, ClientCall, log_call
 from gateway.dataplane.grpc.region_renamer import RegionRenamer, RenamingReceiver
 from gateway.dataplane.grpc.reply_headers import RelayedBlock, fell_silent, request_id_literal
 from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import StreamResponses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
+from gateway.observability.trace_context import TRACEPARENT, RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.grpc_status import CANCELLED, OK, http_status
 from gateway.protocol.infer_message_head import Names, read_names, renamed
 from gateway.protocol.message_layouts import error_response
 from gateway.protocol.sequence import AnySession
@@ -58,6 +63,9 @@ class StreamCall(ClientCall):
             self._router.keep(*decided)
         receiver = RenamingReceiver(self, RegionRenamer(client, head)) if head.plan.may_name_region else self
         self._requests = StreamRequests(receiver, self._router, head.plan.encoding, limits)
+        self.trace: RequestTrace | None = None  # joins what its backends report
+        if plane.spans is not None:
+            self.trace = plane.spans.hold(stream.note, head.value(TRACEPARENT), self._started_at)
         self._backends: dict[CallTarget, BackendStream] = {}
         self._num_backends = 0  # since the start
         self.responses = StreamResponses(stream, self.request_id, self._backends, limits.high_water_bytes)
@@ -77,11 +85,18 @@ class StreamCall(ClientCall):
         """Whether all messages so far are of one model."""
         return self._requests.is_one_model
 
-    def passing_to(self, engine: Engine) -> bytes:
-        """The call's own fields for an engine, encoded."""
+    def passing_to(self, engine: Engine, attempt: Attempt[Any]) -> bytes:
+        """The call's own fields for an attempt at an engine, encoded."""
         if engine.overrides_gateway_fields:
-            return self._head.passing_beside(engine, [*self._client.forwarded, (b"x-request-id", self.request_id)])
-        return b"".join((self._client.passing, self._head.passing_to(engine), request_id_literal(self.request_id)))
+            own = [*self._client.forwarded, (b"x-request-id", self.request_id)]
+            passing = self._head.passing_beside(engine, own)
+        else:
+            own_id = request_id_literal(self.request_id)
+            passing = b"".join((self._client.passing, self._head.passing_to(engine), own_id))
+        trace = self.trace
+        if trace is None or not trace.is_sampled:
+            return passing
+        return literals_with_trace(trace, attempt, engine, passing)
 
     # Events of the client's stream
 
@@ -116,7 +131,7 @@ class StreamCall(ClientCall):
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if not self._is_over:
-            self._log(499, "client_gone")
+            self._log(499, "client_gone", CANCELLED)
             self._close("client_gone")
 
     def drained(self, stream: Stream) -> None:
@@ -326,7 +341,8 @@ class StreamCall(ClientCall):
             self._succeed(None)
 
     def _succeed(self, block: RelayedBlock | None) -> None:
-        self._log(http_status(block.status) if block is not None and block.status is not None else 200, "")
+        code = block.status if block is not None and block.status is not None else OK
+        self._log(http_status(code), "", code)
         self.responses.end(block)
         self._close("")
         self._client.call_ended(self._stream)
@@ -339,7 +355,7 @@ class StreamCall(ClientCall):
         if not is_counted and not self._backends:
             self.plane.metrics.unrouted.count_error(reason)
             self.plane.metrics.unrouted.count_failure(status, monotonic() - self._started_at)
-        self._log(status, reason)
+        self._log(status, reason, error.status.grpc if code is None else code)
         route_target = next(iter(self._backends)).route_target if self._backends else None
         self._close("" if is_counted else reason, status)
         begun = self.responses.has_begun
@@ -352,8 +368,21 @@ class StreamCall(ClientCall):
             self._backends.popitem()[1].cancel(reason, status)
         self._requests.forget()
         self.responses.forget()
+        if self.trace is not None:
+            self.plane.request_log.release(self.trace)
 
-    def _log(self, status: int, reason: str) -> None:
+    def attempts_ended(self, attempts: UpstreamAttempts[Stream], reason: str) -> None:
+        """A backend's are over; the logs report them with the call."""
+        trace, now = self.trace, monotonic()
+        if trace is not None:
+            line, spec = self._head.plan.request_line, attempts.route_target.spec
+            seconds = now - attempts.started_at
+            ended = EndedRequest(
+                "", line, 0, reason, seconds, target=spec, trace=trace, attempts=attempts, sent_by_rpc=True
+            )
+            trace.add(attempt_spans(ended, trace, now))
+
+    def _log(self, status: int, reason: str, code: int) -> None:
         if self.plane.request_log.is_on:
             target, names, head = self._router.first, self._router.names, self._head
             route_target = target.route_target if target is not None else None
@@ -367,4 +396,6 @@ class StreamCall(ClientCall):
                 self.request_id,
                 facts=facts,
                 route_target=route_target,
+                trace=self.trace,
+                code=code,
             )

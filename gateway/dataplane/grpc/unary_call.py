@@ -14,6 +14,7 @@ from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, f
 from gateway.dataplane.grpc.reply_headers import fell_behind, fell_silent
 from gateway.net.transfer_rate import is_too_slow
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import CANCELLED
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Undecided
 from gateway.wire.http2.stream import Stream
@@ -87,7 +88,7 @@ class UnaryCall(CallHandler):
             self._is_over = True
             self.client.plane.held.release(self)
             self.client.plane.metrics.unrouted.count_error("client_gone")
-            self._log(0, "client_gone", self.head.id or self.client.plane.new_request_id())
+            self._log(0, "client_gone", CANCELLED, self.head.id or self.client.plane.new_request_id())
 
     def drained(self, stream: Stream) -> None:
         self.client.call_ended(stream)
@@ -180,12 +181,13 @@ class UnaryCall(CallHandler):
         unrouted.count_failure(status, monotonic() - self.started_at)
         request_id = head.id or client.plane.new_request_id()
         client.call_failed(self.stream, error, request_id, None, begun=False, code=None)
-        self._log(status, error.kind.value, request_id)
+        self._log(status, error.kind.value, error.status.grpc, request_id)
         self._message = None  # its memory: the client may have to read the reply yet
         client.call_ended(self.stream)
 
-    def _log(self, status: int, reason: str, request_id: bytes) -> None:
+    def _log(self, status: int, reason: str, code: int, request_id: bytes) -> None:
         client, head = self.client, self.head
         if client.plane.request_log.is_on:
             facts = facts_of_call(head, self._message)
-            log_call(client, head, status, reason, self.started_at, request_id, facts=facts)
+            trace = self.stream.note
+            log_call(client, head, status, reason, self.started_at, request_id, facts=facts, trace=trace, code=code)

@@ -10,6 +10,7 @@ from time import monotonic
 
 from gateway.dataplane.attempts.front import Attempt, Hedge, HedgedRequest
 from gateway.dataplane.attempts.model_refusal import is_turned_away
+from gateway.dataplane.attempts.trace_fields import literals_with_trace
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.call_head import CallHead
@@ -24,9 +25,10 @@ from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter
+from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
+from gateway.protocol.grpc_status import CANCELLED, DEADLINE_EXCEEDED, OK, UNKNOWN, http_status
 from gateway.protocol.operations import Operation
 from gateway.protocol.region_names import names_region
 from gateway.protocol.request_urgency import NO_URGENCY, Urgency, urgency_of_message
@@ -177,7 +179,7 @@ class UnaryRelay(GrpcFront):
                 self.attempts.abandon("client_gone")
                 if self._capture is not None:
                     self._capture.drop("client_gone")
-                self._log(self.attempts.status, "client_gone")
+                self._log(self.attempts.status, "client_gone", CANCELLED)
         elif stream is self._up:
             self._upstream_reset("call", code, why)
 
@@ -255,6 +257,9 @@ class UnaryRelay(GrpcFront):
         else:
             passing = head.passing if not engine.extra_names else head.passing_to(engine)
             passing = self._client.passing + passing + self._id_literal
+        trace: RequestTrace | None = self._stream.note
+        if trace is not None and trace.is_sampled:
+            passing = literals_with_trace(trace, attempt, engine, passing)
         if attempts.expires_at:
             passing += timeout_literal(attempts.expires_at - now)
         keeps = engine.keeps_bodies or self._client.plane.request_log.keeps_bodies
@@ -371,8 +376,11 @@ class UnaryRelay(GrpcFront):
         if meter is not None:
             rated_id = self._head.plan.rater + self._request_id
             meter.answered_rpc(rated_id, status, message.size, now - attempts.started_at)
-        if self._client.plane.request_log.is_on:
-            self._log(http_status, "")
+        log = self._client.plane.request_log
+        if log.is_on and (
+            log.takes_all or log.takes(http_status, now - attempts.started_at, attempts, self._stream.note)
+        ):
+            self._log(http_status, "", UNKNOWN if status is None else status)
         self._client.call_ended(self._stream)
         if self._capture is not None:
             self._hand_over(self._capture, UNKNOWN if status is None else status)
@@ -381,7 +389,7 @@ class UnaryRelay(GrpcFront):
         self._is_over = True
         client, route_target = self._client, self.attempts.route_target
         client.call_failed(self._stream, error, self._request_id, route_target, begun=self._has_begun, code=None)
-        self._log(status, error.kind.value)
+        self._log(status, error.kind.value, error.status.grpc)
         client.call_ended(self._stream)
         if self._capture is not None:
             if error.kind in UNMIRRORED:
@@ -396,7 +404,7 @@ class UnaryRelay(GrpcFront):
         lines = lines_of((*head.plan.fields, *head.own)).decode("latin-1")
         capture.hand_over(lines, request, status, is_call=True)
 
-    def _log(self, status: int, reason: str) -> None:
+    def _log(self, status: int, reason: str, code: int) -> None:
         client, head, attempts = self._client, self._head, self.attempts
         if client.plane.request_log.is_on:
             log_call(
@@ -409,4 +417,9 @@ class UnaryRelay(GrpcFront):
                 facts=facts_of_call(head, self._message),
                 route_target=attempts.route_target,
                 endpoint=attempts.url,
+                trace=self._stream.note,
+                code=code,
+                attempts=attempts,
+                request_bytes=self._message.size,
+                response_bytes=self._response_bytes,
             )

@@ -136,6 +136,7 @@ class UpstreamStream(GrpcFront):
     def cancel(self, reason: str, status: int) -> None:
         self._count_messages()
         self.attempts.abandon(reason, status)
+        self._call.attempts_ended(self.attempts, reason)
 
     # Events of the engine's stream
 
@@ -196,7 +197,7 @@ class UpstreamStream(GrpcFront):
         call, attempt = self._call, self._attempt
         attempt.sent_on = self._up = up = connection.open_stream(self)
         attempt.sent_at = now
-        passing = call.passing_to(self.target.route_target.engine)
+        passing = call.passing_to(self.target.route_target.engine, attempt)
         if call.expires_at:
             passing += timeout_literal(call.expires_at - now)
         up.send_headers(self.target.head(attempt.endpoint), passing)
@@ -241,6 +242,7 @@ class UpstreamStream(GrpcFront):
         is_good = status == DEADLINE_EXCEEDED or not attempt.endpoint.counts_as_failure(code)
         self._count_messages()
         attempts.answered(attempt, 0, 0, monotonic(), is_good=is_good)
+        self._call.attempts_ended(attempts, kind_of(status) if status != OK else "")
         if status != OK:
             attempt.series.count_error(kind_of(status))
         if meter is not None:
@@ -249,6 +251,7 @@ class UpstreamStream(GrpcFront):
 
     def attempts_failed(self, error: GatewayError, status: int) -> None:
         self._count_messages()
+        self._call.attempts_ended(self.attempts, error.kind.value)
         if self._was_sent:
             self._call.backend_broke(self, error)
         else:

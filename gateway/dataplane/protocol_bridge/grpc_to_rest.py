@@ -65,6 +65,7 @@ class GrpcToRestCall(LocalCall, ReplySink):
         request = rest_of_call(self._client, self._head, converted, self.request_id, self._route_target)
         caller = self._client
         client = InProcessClient(caller.plane, self, caller.peer, caller, is_tls=caller.is_tls)
+        client.trace = self._stream.note
         if self._decided is not None and self._serve is not None:
             self._handler = self._serve(client, request, *self._decided)
         elif request.plan.error is not None:
@@ -102,9 +103,9 @@ class GrpcToRestCall(LocalCall, ReplySink):
             self._handler.client_gone(error.kind.value, error.status.http)
         super().cancel(error)
 
-    def _count(self, status: int, reason: str) -> None:
+    def _count(self, status: int, reason: str, code: int) -> None:
         if self._handler is None:  # which counts it otherwise
-            super()._count(status, reason)
+            super()._count(status, reason, code)
 
     # The reply: see `ReplySink`
 

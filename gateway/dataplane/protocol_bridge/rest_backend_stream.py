@@ -209,6 +209,7 @@ class _Exchange(ReplySink):
         self._owner = owner
         self._names = names
         self._client = InProcessClient(client.plane, self, client.peer, client, is_tls=client.is_tls)
+        self._client.trace = owner.call.trace
         self._handler: Handler | None = None
         self._metadata = b""  # of a decoupled model
         self._wants_final = False

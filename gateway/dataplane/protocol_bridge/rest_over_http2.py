@@ -7,13 +7,13 @@ from functools import cache
 from time import monotonic
 
 from gateway.dataplane.context.active_requests import Progress
+from gateway.dataplane.context.ended_request import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import error_event, error_reply
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
-from gateway.dataplane.context.request_log import UNREAD, EndedRequest
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
 from gateway.net.transfer_rate import TransferRate
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -59,6 +59,7 @@ class RestOverHttp2(CallHandler, ReplySink):
         self._client = client
         self._stream = stream
         self._rest = InProcessClient(client.plane, self, client.peer, client, is_tls=client.is_tls)
+        self._rest.trace = stream.note
         self._handler: Handler | None = None
         self._api: LlmApi | None = None
         self._id: bytes | None = None

@@ -88,6 +88,7 @@ class RestToGrpcHandler(Handler):
             self._reply.timing_fields = self._timing_fields
         self._stream = InProcessStream(self._reply)
         self._stream.is_paused = client.is_paused
+        self._stream.note = client.trace
         self._call: OpenCall | None = None
         self._relay: UnaryRelay | None = None  # the same, where it is unary
         self._task: asyncio.Task[None] | None = None

@@ -12,9 +12,11 @@ from time import monotonic
 
 from gateway.dataplane.attempts.front import Attempt, Hedge, HedgedRequest
 from gateway.dataplane.attempts.model_refusal import hold_refusal, is_turned_away
+from gateway.dataplane.attempts.trace_fields import lines_with_trace
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
+from gateway.dataplane.context.ended_request import NOTHING
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import log_request
@@ -110,7 +112,7 @@ class Exchange(UpstreamHandler):
         self._body.add(data, ended)
         if not attempts.is_started:
             if ended or not self._waits_for_body():
-                attempts.start(attempts.started_at)
+                attempts.start(attempts.started_at if self._body.size == len(data) else monotonic())
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on
 
@@ -200,15 +202,19 @@ class Exchange(UpstreamHandler):
         connection.begin(self._generation or self, wants_payload=client.takes_payload or plan.head.is_http_10)
         connection.request_is_sent = body.is_complete
         self._waits_for_engine = False
+        lines = request.lines_without(engine.extra_names) if engine.extra_names else request.lines
+        trace = client.trace
+        if trace is not None and trace.is_sampled:
+            lines = lines_with_trace(trace, attempt, engine, lines)
         if engine.overrides_gateway_fields:
-            head = self._overridden_head(engine, leads.opening + attempt.endpoint.host_line + leads.lines)
+            head = self._overridden_head(engine, leads.opening + attempt.endpoint.host_line + leads.lines, lines)
         else:
             head = b"".join(
                 (
                     leads.opening,
                     attempt.endpoint.host_line,
                     leads.lines,
-                    request.lines_without(engine.extra_names) if engine.extra_names else request.lines,
+                    lines,
                     client.forwarded_for_line,
                     b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
                     engine.extra_lines,
@@ -236,10 +242,10 @@ class Exchange(UpstreamHandler):
         else:
             connection.send_all([head, body.take(keeps=keeps)])
 
-    def _overridden_head(self, engine: Engine, beginning: bytes) -> bytes:
-        """The head without those of the gateway's own fields that the engine declares."""
+    def _overridden_head(self, engine: Engine, beginning: bytes, lines: bytes) -> bytes:
+        """The head without those of the gateway's own fields that the engine declares; `lines` are the request's."""
         client, names = self._client, engine.extra_names
-        pieces = [beginning, self._request.lines_without(names)]
+        pieces = [beginning, lines]
         if b"x-forwarded-for" not in names:
             pieces.append(client.forwarded_for_line)
         if b"x-forwarded-proto" not in names and not self._plan.keeps_forwarded_proto:
@@ -328,7 +334,8 @@ class Exchange(UpstreamHandler):
         attempts.answered(attempt, size, self._response_bytes, now, is_good=is_good)
         if meter is not None and self._plan.is_inference:
             meter.answered(self._plan.rater + self._request_id, status, size, now - attempts.started_at)
-        if self._client.plane.request_log.is_on:
+        log = self._client.plane.request_log
+        if log.is_on and (log.takes_all or log.takes(status, now - attempts.started_at, attempts, self._client.trace)):
             self._log(status, "")
         self._client.reply_ended()
 
@@ -347,10 +354,21 @@ class Exchange(UpstreamHandler):
 
     def _log(self, status: int, reason: str) -> None:
         attempts, client, request = self.attempts, self._client, self._request
-        since, target, url = attempts.started_at, attempts.route_target, attempts.url
-        log_request(
-            client, request, status, reason, since, self._request_id, route_target=target, endpoint=url, body=self._body
-        )
+        if client.plane.request_log.is_on:
+            log_request(
+                client,
+                request,
+                status,
+                reason,
+                attempts.started_at,
+                self._request_id,
+                route_target=attempts.route_target,
+                endpoint=attempts.url,
+                body=self._body,
+                attempts=attempts,
+                generated=self._generation.outcome if self._generation is not None else NOTHING,
+                response_bytes=self._response_bytes,
+            )
 
     # See `AttemptFront`
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
+from gateway.dataplane.attempts.trace_fields import fields_with_trace
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.prepared_head import no_route
@@ -70,9 +72,11 @@ class Fleet:
         engine, endpoint, target = question
         timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
         by_grpc = self._plan.facts.protocol == "grpc"  # so that what an engine restricts by protocol stays restricted
-        fields = self._fields_for(engine)
+        trace, attempt, since = self._client.trace, object(), monotonic()
+        fields = fields_with_trace(trace, attempt, engine, self._fields_for(engine))
+        reply: HttpReply | GatewayError
         try:
-            return await fetch(
+            reply = await fetch(
                 endpoint,
                 method,
                 target,
@@ -83,9 +87,16 @@ class Fleet:
                 max_bytes=_MAX_REPLY_BYTES,
             )
         except GatewayError as error:
-            if not self.names_engines:
-                return error.without_names(engine.name)
-            return error.at(f" (engine '{engine.name}', endpoint {endpoint.url})")
+            if self.names_engines:
+                reply = error.at(f" (engine '{engine.name}', endpoint {endpoint.url})")
+            else:
+                reply = error.without_names(engine.name)
+        if trace is not None and trace.is_sampled:
+            failure, status = ("", reply.status) if isinstance(reply, HttpReply) else (reply.kind.value, 0)
+            times = since, since, 0.0, monotonic()
+            span = trace.span_id_of(attempt), engine.name, endpoint.url, *times, status, failure, False
+            trace.attempts.append(span)
+        return reply
 
     def _fields_for(self, engine: Engine) -> list[Field]:
         """The client's fields as the engine gets them: those of a request that passes, but for those of its body; then

@@ -10,6 +10,7 @@ import re
 from time import monotonic
 
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
+from gateway.dataplane.context.ended_request import Generated
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.limits.limit import prompt_tokens, reply_tokens
 from gateway.net.http1_client import Http1ClientConnection, ReplyReceiver
@@ -48,6 +49,8 @@ _FRAMED_END = b"\n\n\r\n"
 _MAX_ENDING_BYTES = 64
 
 _NOTHING = TokenUsage()
+# Why a generation has ended, as the APIs have it
+_FINISH = re.compile(rb'"(?:finish_reason|stop_reason)" ?: ?"(\w{1,32})"')
 
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
@@ -73,6 +76,7 @@ class GenerationReader:
         "_usage",
         "_used",
         "_was_whole",
+        "_whole",
         "first_token_at",
     )
 
@@ -90,6 +94,7 @@ class GenerationReader:
         self._takes_payload = takes_payload
         self._used = _NOTHING  # by a reply that came in one piece
         self._usage: StreamUsage | ReplyUsage | None = None  # of a reply that comes in pieces
+        self._whole = self._before = self._last = b""  # a reply that came in one piece; the last pieces of another
         self.first_token_at = 0.0  # of a stream
 
     @property
@@ -118,6 +123,12 @@ class GenerationReader:
             completion = reply_tokens(body.held())
         return TokenUsage(prompt_tokens(body.size), completion, used.cached, is_estimated=True)
 
+    @property
+    def outcome(self) -> Generated:
+        """What the generation has brought so far, for logs."""
+        first_token_at = self.first_token_at if isinstance(self._usage, StreamUsage) else 0.0
+        return Generated(self.used, first_token_at, finish_reason(self._whole or self._before + self._last))
+
     # The engine's reply
 
     def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
@@ -126,9 +137,10 @@ class GenerationReader:
             return
         if head.length is not None and ended:  # mostly a whole reply, whose first token is its last
             self._used = whole_usage(data) or _NOTHING
+            self._whole = data
             self._receiver.reply_started(head, data, ended)
             return
-        self._before = self._last = b""  # the pieces of a stream that came last
+        self._whole = self._before = self._last = b""
         self._was_whole = False  # whether the last of them ended with an event
         self._saw_end = self._is_event_stream = self._is_framed = False
         self.first_token_at = 0.0
@@ -275,3 +287,9 @@ class GenerationReader:
             tokens.stop.observe(monotonic() - noticed_at)
             tokens.cancelled += self.used.completion
         self.leave()
+
+
+def finish_reason(text: bytes) -> str:
+    """Why the generation has ended, by the last pieces of its reply; empty where they do not say."""
+    found = _FINISH.findall(text)
+    return found[-1].decode("ascii") if found else ""

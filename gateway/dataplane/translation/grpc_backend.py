@@ -10,6 +10,7 @@ import orjson
 
 from gateway.dataplane.attempts.front import Attempt
 from gateway.dataplane.attempts.model_refusal import is_turned_away
+from gateway.dataplane.attempts.trace_fields import fields_with_trace
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
 from gateway.dataplane.context.active_requests import Progress, progress_of
@@ -93,7 +94,7 @@ class GrpcBackendCall(UpstreamHandler):
                 endpoint,
                 self._request.plan.head.target.decode("ascii"),
                 self._message,
-                fields=engine.extra_fields,
+                fields=fields_with_trace(self._client.trace, attempt, engine, engine.extra_fields),
                 timeout=None,  # the attempt has a deadline
             )
         except GatewayError as error:
@@ -140,4 +141,6 @@ class GrpcBackendCall(UpstreamHandler):
             since,
             route_target=attempts.route_target,
             endpoint=attempts.url,
+            attempts=attempts,
+            sent_by_rpc=True,
         )

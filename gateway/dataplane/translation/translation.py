@@ -77,6 +77,7 @@ class TranslatingHandler(Handler, ReplySink):
         "_status",
         "_streams_any_type",
         "_task",
+        "_trace",
         "_translator",
     )
 
@@ -100,8 +101,12 @@ class TranslatingHandler(Handler, ReplySink):
         self._backend = backend
         self._reply = TranslatedReply(client, request.plan)
         self._resume_policy = ResumePolicy(request.plan.snapshot)
-        self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
+        self._trace = client.trace
+        spans = client.plane.spans
+        if spans is not None and route_target.spec.resume:  # several handlers may answer
+            self._trace = spans.hold(client.trace, request.traceparent, self._started_at)
+        self._rest = InProcessClient.of(client, self)
         self._outcome = OutcomeRecorder(route_target, request, self._started_at)
         self._pieces: list[bytes] = []
         self._translator: Translator = cast(Translator, None)  # set before the engine is asked
@@ -155,6 +160,7 @@ class TranslatingHandler(Handler, ReplySink):
             self._handler.client_gone(reason, status)
         else:
             self._count(reason, status)
+        self._release_trace()
 
     def client_paused(self) -> None:
         self._rest.is_paused = True
@@ -203,6 +209,9 @@ class TranslatingHandler(Handler, ReplySink):
         self._reply.dropped = engine_request.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = InProcessClient.of(self._client, self)
+        self._rest.trace = self._trace
+        if self._trace is not None:
+            self._trace.ended = None
         handler = self._handler = self._backend(self._rest, request, route_target, self._session)
         self._resume_policy.apply(handler)
         handler.body_received(engine_request.body, True)
@@ -240,6 +249,7 @@ class TranslatingHandler(Handler, ReplySink):
             if self._is_streaming:
                 events = translator.end()
                 self._outcome.answered(self._status)
+                self._release_trace()
                 self._end(events)
             elif self.begun:
                 what = f"the engine that was to go on answered with status {self._status}, and no stream"
@@ -247,6 +257,7 @@ class TranslatingHandler(Handler, ReplySink):
             else:
                 reply = translator.whole(self._whole())
                 self._outcome.answered(self._status)
+                self._release_trace()
                 self._respond(reply)
         except Exception as error:
             known = self._reported(error)
@@ -341,7 +352,12 @@ class TranslatingHandler(Handler, ReplySink):
     def _end_badly(self, error: GatewayError, event: bytes) -> None:
         """There is no reply, or no more of it; `event` tells it amid a stream."""
         self._outcome.failed(error)
+        self._release_trace()
         self._reply.fail(error, event)
+
+    def _release_trace(self) -> None:
+        if self._trace is not None and self._trace.is_held:
+            self._client.plane.request_log.release(self._trace)
 
     def _stop_engine(self, error: GatewayError) -> None:
         """The engine sends what nobody understands."""

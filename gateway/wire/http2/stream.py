@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
@@ -117,6 +117,7 @@ class Stream:
         "expected_bytes",
         "id",
         "is_sent",
+        "note",
         "num_waiting",
         "peer_state",
         "receive_window",
@@ -139,6 +140,7 @@ class Stream:
         self.expected_bytes: int | None = None  # still to come by the content-length; None without one
         self.peer_state = SILENT
         self.takes_whole_reply = False  # its receiver is a `WholeReplyReceiver`
+        self.note: Any = None  # what the owner of the connection knows of the request
         self.is_sent = False  # all that this side sends, or the stream is over
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
