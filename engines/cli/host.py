@@ -167,6 +167,17 @@ def host(
             "triton,log-frequency=N, opentelemetry,url=URL.",
         ),
     ] = None,
+    otlp_endpoint: Annotated[
+        str | None,
+        option(
+            _TRACING,
+            "Send traces to this receiver of OTLP over HTTP, for example http://127.0.0.1:4318: those of requests that "
+            "the caller samples, and of others by --trace-config rate. Short for --trace-config level=TIMESTAMPS, "
+            "mode=opentelemetry, opentelemetry,url=URL/v1/traces.",
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
     log_verbose: Annotated[int, option(_LOGGING, "Log debug lines from 1 on.", min=0)] = 0,
     log_info: Annotated[Flag, _flag(_LOGGING, "Log lines of level info.")] = "true",
     log_warning: Annotated[Flag, _flag(_LOGGING, "Log warnings.")] = "true",
@@ -203,7 +214,7 @@ def host(
     from engines.host.metrics_config import read_metrics_options
     from engines.host.server.run import run
     from engines.host.settings import Address, HostSettings
-    from engines.host.trace_settings import read_trace_options
+    from engines.host.trace_settings import read_trace_options, with_otlp_endpoint
     from gateway.protocol.restricted_apis import grpc_restrictions, http_restrictions
 
     if load_model and model_control_mode != "explicit":
@@ -213,6 +224,7 @@ def host(
         return Address(own or listen_on, port) if is_served else None
 
     levels = {"none": None, "low": 1, "medium": 6, "high": 9}
+    trace = read("trace-config", lambda: read_trace_options(trace_config or ()))
     settings = HostSettings(
         repositories=tuple(model_repository),
         http=address(boolean("allow-http", allow_http), http_address, http_port),
@@ -251,7 +263,7 @@ def host(
         metrics_config=read(
             "metrics-config", lambda: read_metrics_options(metrics_config or (), pinned_memory_pool_byte_size)
         ),
-        trace=read("trace-config", lambda: read_trace_options(trace_config or ())),
+        trace=read("otlp-endpoint", lambda: with_otlp_endpoint(trace, otlp_endpoint)) if otlp_endpoint else trace,
     )
     logs = LogSettings(
         log_info=boolean("log-info", log_info),

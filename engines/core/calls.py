@@ -30,6 +30,7 @@ class InferenceCall:
     num_responses = 0
     queued_ns = 0  # received by its sequence scheduler
     started_ns = 0  # handed to an instance
+    instance = ""  # its name
     first_response_ns = 0
     compute_input_ns = compute_infer_ns = compute_output_ns = 0  # as the instance measured them
 

@@ -11,7 +11,7 @@ from typing import Any
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Export, Trace
 
-_INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+_INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or pointsman[otel]"
 _DEFAULT_URL = "http://127.0.0.1:4318/v1/traces"
 # The events at the start and end of a compute span within a request's span.
 _COMPUTE = ("COMPUTE_START", "COMPUTE_END")
@@ -40,8 +40,10 @@ def exporter(settings: TraceSettings) -> Export | None:
         raise OpenTelemetryMissingError from error
     url = settings.options.get("url", _DEFAULT_URL)
     name, equals, value = settings.options.get("resource", "").partition("=")  # service.name=host
-    attributes = {name: value} if equals else {"service.name": "pointsman-host"}
-    provider = TracerProvider(resource=Resource.create(attributes))
+    resource = Resource.create({name: value} if equals else None)
+    if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": "pointsman-host"}))
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     return SpanExport(provider.get_tracer("pointsman"))
 
@@ -67,9 +69,13 @@ class SpanExport:
         attributes = {"triton.model_name": trace.model, "triton.model_version": trace.version}
         if trace.request_id:
             attributes["triton.request_id"] = trace.request_id
+        kind = api.SpanKind.SERVER if trace.parent is None else api.SpanKind.INTERNAL
+        start = times["REQUEST_START"] + offset
         span = self._tracer.start_span(
-            "InferRequest", context=parent, start_time=times["REQUEST_START"] + offset, attributes=attributes
+            "InferRequest", context=parent, kind=kind, start_time=start, attributes=attributes
         )
+        if trace.error:
+            span.set_status(api.StatusCode.ERROR, trace.error)
         for name, at_ns in trace.timestamps:
             span.add_event(name, timestamp=at_ns + offset)
         context = api.set_span_in_context(span)
@@ -77,5 +83,7 @@ class SpanExport:
             self._export(step, context, offset)
         if not trace.steps and all(name in times for name in _COMPUTE):
             start, end = (times[name] + offset for name in _COMPUTE)
+            if trace.instance:
+                attributes["pointsman.instance"] = trace.instance
             self._tracer.start_span("compute", context=context, start_time=start, attributes=attributes).end(end)
         span.end(times["REQUEST_END"] + offset)

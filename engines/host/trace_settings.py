@@ -15,6 +15,7 @@ from engines.core.errors import EngineError, ErrorCode, invalid
 
 LEVELS = ("TIMESTAMPS", "TENSORS")
 MODES = ("triton", "opentelemetry")
+_TRACES_PATH = "/v1/traces"
 
 # Field and range of each number, in Triton's order.
 _NUMBERS = {
@@ -159,6 +160,18 @@ def read_trace_options(options: Sequence[str]) -> TraceSettings:
     fields["levels"] = tuple(level for level in LEVELS if level in levels)
     mode = fields.get("mode", "triton")
     return TraceSettings(**fields, options=others["opentelemetry"] if mode == "opentelemetry" else {})
+
+
+def with_otlp_endpoint(settings: TraceSettings, endpoint: str) -> TraceSettings:
+    """The same, as spans to a receiver of OTLP over HTTP at this URL.
+
+    Raises: ValueError.
+    """
+    if not endpoint.startswith(("http://", "https://")):
+        raise ValueError(f"--otlp-endpoint is a URL such as http://127.0.0.1:4318, not '{endpoint}'")
+    url = endpoint if endpoint.endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
+    options = {**settings.options, "url": url}
+    return replace(settings, levels=settings.levels or ("TIMESTAMPS",), mode="opentelemetry", options=options)
 
 
 def _option_number(name: str, text: str) -> int:

@@ -21,6 +21,7 @@ from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, Raw, SharedMemory, TensorData
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook
 from gateway.protocol.conversion.tensors import CODES, numbers, split_elements
+from gateway.protocol.trace_context import read_traceparent
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ class Trace:
         self.parent = parent
         self.context = context  # W3C trace context that came with the request
         self.timestamps: list[tuple[str, int]] = []
+        self.instance = ""  # of the model, that has computed
+        self.error = ""
         self._tensors: list[dict[str, Any]] = []
         self.steps: list[Trace] = []
         self._num_open_steps = 0
@@ -144,6 +147,9 @@ class Trace:
         if call.first_response_ns:
             timestamps.append(("INFER_RESPONSE_COMPLETE", call.first_response_ns))
         self.timestamps = [*timestamps, ("REQUEST_END", now_ns)]
+        self.instance = call.instance
+        if call.error is not None:
+            self.error = call.error.message
         self._has_ended = True
         self._close()
 
@@ -191,12 +197,22 @@ class TraceSampler:
         """A trace for this request, None where it is not sampled."""
         if self._remaining == 0:
             return None
-        self._seen += 1
-        if self._seen % self.settings.rate:
+        is_sampled = self._sampled_by_caller(request) if self._export is not None else None
+        if is_sampled is None:
+            self._seen += 1
+            is_sampled = not self._seen % self.settings.rate
+        if not is_sampled:
             return None
         self._remaining -= self._remaining > 0
         self._num_open += 1
         return Trace(self, model, version, request.id, request.trace)
+
+    @staticmethod
+    def _sampled_by_caller(request: InferRequest) -> bool | None:
+        """What the caller's trace context says; None where there is none. In Triton, too, a caller's span that is
+        sampled has precedence over the rate."""
+        context = read_traceparent(request.trace.get("traceparent", "").encode("latin-1"))
+        return context.is_sampled if context is not None else None
 
     def ended(self, trace: Trace) -> None:
         if self._export is not None:

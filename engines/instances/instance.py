@@ -163,6 +163,7 @@ class ProcessInstance:
         self._last_number = number = self._last_number + 1
         self._calls[number] = call
         call.on_cancel = partial(self._cancel, number)
+        call.instance = self.name
         if not call.started_ns:
             call.started_ns = now_ns
         outputs = request.outputs

@@ -27,7 +27,7 @@ from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.client_certificate import ClientCertificate, certificate_of
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.wire.http1.body import LAST_CHUNK, encode_chunk

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.config.tracing import Tracing
+from gateway.observability.request_trace import AttemptSpan
 from gateway.observability.span_attributes import (
     STATUS_NAMES,
     Attributes,
@@ -24,7 +25,6 @@ from gateway.observability.span_attributes import (
     span_name,
 )
 from gateway.observability.spans import RequestSpan, SpanBatch
-from gateway.observability.trace_context import AttemptSpan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

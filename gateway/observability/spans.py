@@ -14,7 +14,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from gateway.config.tracing import Tracing
-from gateway.observability.trace_context import AttemptSpan, RequestTrace, read_traceparent
+from gateway.observability.request_trace import AttemptSpan, RequestTrace
+from gateway.protocol.trace_context import read_traceparent
 
 _FLUSH_SECONDS = 0.5
 _RANGE = 1 << 64  # of the half of a trace id that decides

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from gateway.observability.access_log import AccessLogEntry
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.principal import Principal
 from gateway.protocol.v2_facts import BodyFacts

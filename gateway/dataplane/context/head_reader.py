@@ -21,10 +21,10 @@ from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, PreparedHead
 from gateway.dataplane.context.server_timing import REQUEST_FIELD, Timing
 from gateway.dataplane.context.snapshot import Snapshot
-from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.restricted_apis import FETCH_SITE, ORIGIN
 from gateway.protocol.sequence import read_text
+from gateway.protocol.trace_context import TRACEPARENT
 from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
 from gateway.wire.memo import Memo, NameCache
 

@@ -10,7 +10,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.reply_fields import VIA
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 

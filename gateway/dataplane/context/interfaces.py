@@ -11,7 +11,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import AnySession
 from gateway.wire.http1.head import Field, ResponseHead

@@ -33,7 +33,7 @@ def log_request(
     response_bytes: int = 0,
     sent_by_rpc: bool = False,
 ) -> None:
-    """Report the end of a request to the logs. `attempts` are those at its engine, made by gRPC where `sent_by_rpc`, else by REST."""
+    """Report the end of a request to the logs. `attempts` are those at its engine: by gRPC where `sent_by_rpc`."""
     if client.plane.request_log.is_on:
         ended = EndedRequest(
             client.peer,

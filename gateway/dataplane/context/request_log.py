@@ -26,8 +26,8 @@ from gateway.dataplane.context.ended_request import (
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import RequestBody, document
 from gateway.observability.access_log import AccessLog
+from gateway.observability.request_trace import RequestTrace
 from gateway.observability.spans import SpanRecorder
-from gateway.observability.trace_context import RequestTrace
 from gateway.protocol.credentials import is_credential
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.request_facts import read_generation_facts

@@ -48,11 +48,11 @@ from gateway.dataplane.grpc.upstream_stream import UpstreamStream
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
 from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
 from gateway.dataplane.protocol_bridge.rest_over_http2 import RestOverHttp2
-from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.fallback_reasons import DOWN
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import AnySession, Sequence
+from gateway.protocol.trace_context import TRACEPARENT
 from gateway.wire.http2.fields import GRPC, Block
 from gateway.wire.http2.stream import Stream
 

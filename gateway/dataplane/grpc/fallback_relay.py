@@ -16,11 +16,11 @@ from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.grpc.reply_headers import relayed
 from gateway.dataplane.grpc.unary_call import TakeOver, UnaryCall
 from gateway.dataplane.grpc.unary_relay import UnaryRelay
-from gateway.observability.trace_context import TRACEPARENT
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.fallback_reasons import Reasons, reasons_of_error, reasons_of_reply
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, UNKNOWN, http_status
 from gateway.protocol.sequence import AnySession
+from gateway.protocol.trace_context import TRACEPARENT
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream

@@ -15,7 +15,7 @@ from gateway.dataplane.context.ended_request import AttemptHistory, DecisionFact
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.client_certificate import ClientCertificate
 from gateway.net.timer_wheel import Slot
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import Boundaries, MessageReader

@@ -23,12 +23,13 @@ from gateway.dataplane.grpc.reply_headers import RelayedBlock, fell_silent, requ
 from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import StreamResponses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
-from gateway.observability.trace_context import TRACEPARENT, RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import CANCELLED, OK, http_status
 from gateway.protocol.infer_message_head import Names, read_names, renamed
 from gateway.protocol.message_layouts import error_response
 from gateway.protocol.sequence import AnySession
+from gateway.protocol.trace_context import TRACEPARENT
 from gateway.upstream.engine import Engine
 from gateway.wire.grpc import PREFIX_BYTES, decompress, framed
 from gateway.wire.http2.stream import Stream

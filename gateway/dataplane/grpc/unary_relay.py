@@ -25,7 +25,7 @@ from gateway.dataplane.grpc.upstream_call import GrpcFront
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter
-from gateway.observability.trace_context import RequestTrace
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import CANCELLED, DEADLINE_EXCEEDED, OK, UNKNOWN, http_status

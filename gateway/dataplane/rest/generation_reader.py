@@ -70,6 +70,7 @@ class GenerationReader:
         "_is_event_stream",
         "_is_framed",
         "_last",
+        "_older",
         "_receiver",
         "_saw_end",
         "_takes_payload",
@@ -94,7 +95,8 @@ class GenerationReader:
         self._takes_payload = takes_payload
         self._used = _NOTHING  # by a reply that came in one piece
         self._usage: StreamUsage | ReplyUsage | None = None  # of a reply that comes in pieces
-        self._whole = self._before = self._last = b""  # a reply that came in one piece; the last pieces of another
+        # A reply that came in one piece; the last pieces of another
+        self._whole = self._older = self._before = self._last = b""
         self.first_token_at = 0.0  # of a stream
 
     @property
@@ -127,7 +129,8 @@ class GenerationReader:
     def outcome(self) -> Generated:
         """What the generation has brought so far, for logs."""
         first_token_at = self.first_token_at if isinstance(self._usage, StreamUsage) else 0.0
-        return Generated(self.used, first_token_at, finish_reason(self._whole or self._before + self._last))
+        last = self._whole or self._older + self._before + self._last
+        return Generated(self.used, first_token_at, finish_reason(last))
 
     # The engine's reply
 
@@ -140,7 +143,7 @@ class GenerationReader:
             self._whole = data
             self._receiver.reply_started(head, data, ended)
             return
-        self._whole = self._before = self._last = b""
+        self._whole = self._older = self._before = self._last = b""
         self._was_whole = False  # whether the last of them ended with an event
         self._saw_end = self._is_event_stream = self._is_framed = False
         self.first_token_at = 0.0
@@ -231,6 +234,7 @@ class GenerationReader:
         assert usage is not None
         is_whole = data.endswith(_FRAMED_END if self._is_framed else _EVENT_END)
         if is_whole and self._was_whole:  # the usual case: framing stands before events and behind them
+            self._older = self._before
             self._before = self._last
             self._last = data
         else:

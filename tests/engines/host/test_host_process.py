@@ -179,7 +179,7 @@ WRONG = [
     (["--strict-readiness=perhaps"], 2, "neither true nor false"),
     (["--http-restricted-api=wealth:a=b"], 2, "unknown restricted api 'wealth'"),
     (["--trace-config=level=LOUD"], 2, "--trace-config level is"),
-    (["--trace-config=mode=opentelemetry"], 1, "opentelemetry-sdk"),
+    (["--otlp-endpoint=127.0.0.1:4318"], 2, "--otlp-endpoint is a URL such as"),
     (["--cache-config=disk,size=1"], 1, "local or redis"),
     (["--rate-limit-resource=R"], 2, "--rate-limit-resource is"),
     (["--http-header-forward-pattern=("], 2, "'(' is no regular expression of RE2: missing )"),

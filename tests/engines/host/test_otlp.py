@@ -1,6 +1,7 @@
 """Traces as OpenTelemetry spans."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,8 @@ class FakeSpan:
 
     def add_event(self, name: str, timestamp: int) -> None:
         self.events.append((name, timestamp))
+
+    def set_status(self, code: object, text: str) -> None: ...
 
     def end(self, end_time: int) -> None:
         self.ended_ns = end_time
@@ -77,3 +80,14 @@ def test_a_request_is_a_span_below_its_caller_s() -> None:
         start + 1000,
         start + 1060,
     )
+
+
+def test_the_callers_sample_has_precedence() -> None:
+    """A request whose caller samples it is traced whatever the rate, one whose caller does not is not; the rate decides
+    on those without a context."""
+    sampler = Tracer(replace(SETTINGS, rate=2), lambda trace: None).sampler("m")
+    assert sampler is not None
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
+    traces = [{"traceparent": f"{parent}1"}] * 3 + [{"traceparent": f"{parent}0"}] * 3 + [{}, {}, {"traceparent": "?"}]
+    sampled = [sampler.sample("m", 1, InferRequest("m", trace=trace)) is not None for trace in traces]
+    assert sampled == [True] * 3 + [False] * 3 + [False, True, False]
