@@ -3,7 +3,8 @@
     --otlp-endpoint   OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT
     --trace-sample    OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
 
-An option takes precedence. The exporter itself reads the other variables of OTLP (headers, timeout, certificate,
+An option takes precedence; whether a caller's decision holds, OTEL_TRACES_SAMPLER says alone (`traceidratio`: it does
+not). The exporter itself reads the other variables of OTLP (headers, timeout, certificate,
 compression), the SDK OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_BSP_*.
 Source: OpenTelemetry, Environment Variable Specification and OTLP Exporter Configuration.
 """
@@ -39,6 +40,7 @@ class Tracing:
     share: float = DEFAULT_SHARE
     follows_caller: bool = True
     slow: float = DEFAULT_SLOW_SECONDS
+    ends_decide: bool = True  # on requests that were not sampled when they began
     rate: int = DEFAULT_RATE
 
 
@@ -55,7 +57,7 @@ def read_tracing(
     if url is None:
         return None
     follows_caller, sampled = _sampler(environ)
-    return Tracing(url, sampled if share is None else share, follows_caller or share is not None, slow, rate)
+    return Tracing(url, sampled if share is None else share, follows_caller, slow, rate=rate)
 
 
 def traces_url(endpoint: str | None, environ: Mapping[str, str]) -> str | None:

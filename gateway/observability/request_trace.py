@@ -60,6 +60,11 @@ class RequestTrace:
         self.attempts: list[tuple[Any, ...]] = []  # the fields of `AttemptSpan`
         self._sent: list[tuple[object, bytes]] = []  # attempts that are under way, and the ids of their spans
 
+    @property
+    def traceparent(self) -> bytes:
+        """The context of the request's own span; empty where it is not sampled."""
+        return b"00-%b-%b-01" % (self.trace_id, self.span_id) if self.is_sampled else b""
+
     def send(self, attempt: object) -> bytes:
         """The field for an engine that gets this attempt, whose span is its caller."""
         span_id = b"%016x" % (getrandbits(64) or 1)

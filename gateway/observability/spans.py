@@ -93,6 +93,7 @@ class SpanRecorder:
         self._share = tracing.share
         self._bound = int(tracing.share * _RANGE)
         self._follows_caller = tracing.follows_caller
+        self._ends_decide = tracing.ends_decide
         self._most = max(1, int(tracing.rate * _FLUSH_SECONDS))  # of one batch
         self._records: list[tuple[Any, ...]] = []
         self._dropped = 0
@@ -113,6 +114,16 @@ class SpanRecorder:
         is_sampled = context.is_sampled if self._follows_caller else int(context.trace_id[16:], 16) < self._bound
         return RequestTrace(context.trace_id, context.span_id, received, monotonic()) if is_sampled else None
 
+    def link(self, traceparent: str, received: bytes | None) -> RequestTrace | None:
+        """The trace of a copy of a request whose span has this context; None where that is not traced. `received` is
+        the copy's own field."""
+        context = read_traceparent(traceparent.encode("latin-1"))
+        if context is None:
+            return None
+        trace = RequestTrace(b"", b"", received or b"", monotonic())
+        trace.link = context.trace_id, context.span_id
+        return trace
+
     def hold(self, trace: RequestTrace | None, received: bytes | None, started_at: float) -> RequestTrace:
         """A trace to join what several handlers report of one request."""
         if trace is None:
@@ -128,6 +139,8 @@ class SpanRecorder:
         """Why a request is sampled; empty where it is not."""
         if trace is not None and trace.is_sampled:
             return "head"
+        if not self._ends_decide:
+            return ""
         if status >= 500 or (reason and 200 <= status < 400):
             return "error"
         if num_attempts > 1:

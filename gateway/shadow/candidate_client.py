@@ -22,6 +22,7 @@ from gateway.dataplane.grpc.unary_relay import UnaryRelay
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import LlmApi
+from gateway.protocol.trace_context import TRACEPARENT
 from gateway.shadow.comparison.reply import ComparedReply, plain
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
@@ -102,6 +103,8 @@ class _RestCall(_CandidateCall, ReplySink):
     def begin(self) -> None:
         client = InProcessClient(self.plane, self, _PEER, None)
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
+        if self.plane.spans is not None:
+            client.trace = self.plane.spans.link(self._capture.facts.traceparent, request.traceparent)
         self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:
             handler, body = serve_model(client, request, body, self._route_target, serve_target)
@@ -153,13 +156,16 @@ class _GrpcCall(_CandidateCall):
         facts, plane = self._capture.facts, self.plane
         lines = [line.partition(b": ") for line in facts.head.encode("latin-1").split(b"\r\n") if line]
         fields = [(b":method", b"POST"), (b":path", _INFER), (b":authority", b"pointsman")]
-        fields += [(name, value) for name, _, value in lines if name not in _NOT_REPEATED]
+        stream, spans = self._stream, plane.spans
+        stream.note = spans.link(facts.traceparent, None) if spans is not None else None
+        left_out = _NOT_REPEATED if stream.note is None else (*_NOT_REPEATED, TRACEPARENT)
+        fields += [(name, value) for name, _, value in lines if name not in left_out]
         fields.append((b"x-pointsman-shadow", facts.route.encode("latin-1")))
         plan = CallPlan(fields, plane.snapshot, plane.settings)
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
         message = self._capture.request
         whole = CompleteMessage(framed(message), read_names(message, 0, len(message)))
-        target, stream = plan.target(self._route_target), self._stream
+        target = plan.target(self._route_target)
         if self._route_target.engine.speaks_grpc:
             stream.receiver = relay = UnaryRelay(self, stream, head, whole, target, None, self._started_at)
             relay.attempts.start(self._started_at)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from gateway.config.specs import RulesSpec
+from gateway.config.tracing import Tracing
 from gateway.control.child import ControlledProcess, control_socket, run_child
 from gateway.control.messages import ForgetReport, GetCounters, Message, Start, UseReports
 from gateway.dataplane.context.capture import CaptureReader
@@ -37,11 +38,18 @@ class ShadowProcess(ControlledProcess):
     async def start(self, start: Start) -> None:
         # Workers have removed what clients may not claim about themselves, so forwarded fields can be trusted here.
         settings = replace(
-            start.settings, access_log=False, access_log_file=None, tracing=None, tls=None, trust_forwarded=True
+            start.settings,
+            access_log=False,
+            access_log_file=None,
+            tracing=_linked_alone(start.settings.tracing),
+            tls=None,
+            trust_forwarded=True,
         )
         set_up_logging(settings.log_format)
         rules, places = shadow_rules(start.rules)
         plane = DataPlane(settings, rules, start.number, {})
+        if plane.spans is not None:
+            plane.spans.send = self.send_spans
         self._comparator = comparator = ShadowComparator(plane, start.rules, places)
         for setting in start.state:
             self.apply(plane, setting)
@@ -94,6 +102,13 @@ class _CaptureConnection(asyncio.Protocol):
         """The worker may send another capture of this route."""
         if not self._transport.is_closing():
             self._transport.write(route.encode() + b"\n")
+
+
+def _linked_alone(tracing: Tracing | None) -> Tracing | None:
+    """Copies are traced where the request of the client is."""
+    if tracing is None:
+        return None
+    return replace(tracing, share=0.0, follows_caller=False, slow=0.0, ends_decide=False)
 
 
 def _counters(plane: DataPlane) -> CountersSnapshot:

@@ -25,9 +25,15 @@ Rules = Callable[[str, Ports], str]
 
 
 def compare_variants(
-    variants: Sequence[str], rules: Rules, cases: Sequence[str], rounds: int, seconds: float, progress: Progress
+    variants: Sequence[str],
+    rules: Rules,
+    cases: Sequence[str],
+    rounds: int,
+    seconds: float,
+    progress: Progress,
+    options: Callable[[str, Path], Sequence[str]] = lambda name, folder: (),
 ) -> Results:
-    """Start a gateway for each variant, and load them in turn."""
+    """Start a gateway for each variant, and load them in turn. `options` are those of a variant with this folder."""
     cores, results = Cores.split(), Results()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
@@ -43,7 +49,10 @@ def compare_variants(
             own.mkdir()
             site = Site(children, own, cores.proxy)
             started = start_pointsman(
-                site, rules(name, upstreams), lambda ports: dict.fromkeys(upstreams, ports["http"])
+                site,
+                rules(name, upstreams),
+                lambda ports: dict.fromkeys(upstreams, ports["http"]),
+                options=options(name, own),
             )
             running.append(Running(name, started.ports, started.process, started.worker))
         loader = Loader(

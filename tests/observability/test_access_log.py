@@ -5,11 +5,12 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 
-from gateway.observability.access_log import AccessLog, AccessLogEntry
+from gateway.observability.access_log import AccessLog, AccessLogEntry, LogFile
 
 ENTRY = AccessLogEntry(
     peer="10.0.0.9",
@@ -157,3 +158,110 @@ def test_a_long_batch_is_written_at_once() -> None:
 def test_nothing_to_write() -> None:
     """Flushing an empty log writes nothing."""
     assert written("text") == written("json") == ""
+
+
+def test_names_of_opentelemetry() -> None:
+    """The format `otel` has all facts of a request by the names of OpenTelemetry and ECS; what it does not have is left
+    out."""
+    chat = replace(
+        ENTRY,
+        target="/v1/chat/completions?key=***",
+        model="m",
+        engine_model="llama",
+        protocol="openai",
+        operation="chat",
+        tenant="acme",
+        key="k1",
+        session="0f",
+        request_bytes=10,
+        response_bytes=200,
+        prompt_tokens=7,
+        completion_tokens=5,
+        cached_tokens=3,
+        finish_reason="stop",
+        first_seconds=0.005,
+        waited=0.5,
+        attempts=2,
+        trace_id="a" * 32,
+        span_id="b" * 16,
+    )
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    call = replace(ENTRY, protocol="grpc", target=path, code=14, status=503, reason="upstream_reset")
+    one, other = map(orjson.loads, written("otel", chat, call).splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", one.pop("@timestamp"))
+    assert one == {
+        "client.address": "10.0.0.9",
+        "http.request.method": "POST",
+        "url.path": "/v1/chat/completions",
+        "url.query": "key=***",
+        "http.response.status_code": 200,
+        "http.request.header.x-request-id": "abc",
+        "http.request.body.size": 10,
+        "http.response.body.size": 200,
+        "pointsman.protocol": "openai",
+        "pointsman.operation": "chat",
+        "pointsman.model": "m",
+        "pointsman.engine.model": "llama",
+        "pointsman.route": "all",
+        "pointsman.engine": "triton",
+        "pointsman.arm": "candidate",
+        "pointsman.endpoint": "http://e0:8000",
+        "pointsman.tenant": "acme",
+        "user.id": "k1",
+        "pointsman.session.hash": "0f",
+        "pointsman.attempts": 2,
+        "pointsman.wait.duration": 0.5,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "llama",
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.response.time_to_first_chunk": 0.005,
+        "event.duration": 12_340_000,
+        "event.outcome": "success",
+        "trace_id": "a" * 32,
+        "span_id": "b" * 16,
+    }
+    assert (other["rpc.method"], other["rpc.response.status_code"], other["error.type"], other["event.outcome"]) == (
+        "inference.GRPCInferenceService/ModelInfer",
+        "UNAVAILABLE",
+        "upstream_reset",
+        "failure",
+    )
+    assert "url.path" not in other
+
+
+def test_a_rotated_file_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lines go to the end of a file; once it is renamed, to a new one. Lines that cannot be written are reported."""
+    path = tmp_path / "access.log"
+    path.write_text("before\n")
+
+    async def act() -> None:
+        log = AccessLog("text", file=LogFile(path))
+        log.write(ENTRY)
+        log.flush()
+        path.rename(tmp_path / "access.log.1")
+        log.write(ENTRY)
+        log.flush()
+        path.unlink()
+        path.mkdir()
+        log.write(ENTRY)
+        log.close()
+
+    asyncio.run(act())
+    assert (tmp_path / "access.log.1").read_text().count("\n") == 2
+    assert (tmp_path / "access.log.1").read_text().startswith("before\n")
+    assert "lines of the access log are lost" in caplog.text
+
+
+def test_a_new_file_has_its_lines(tmp_path: Path) -> None:
+    """A file that is not there is made, and not readable by everybody."""
+    path = tmp_path / "access.log"
+    file = LogFile(path)
+    file.check()
+    file.append(b"one\n")
+    file.close()
+    assert path.read_text() == "one\n"
+    assert path.stat().st_mode & 0o007 == 0

@@ -86,7 +86,10 @@ def gateway(
         f"  host: {{endpoints: [{{url: '{host.http_url}', grpc: '127.0.0.1:{host.port('grpc')}'}}]}}\n"
         f"  half: {{endpoints: ['{breaking}', '{host.http_url}'], balance: round_robin, "
         "retry: {idempotent: infer}}\n"
+        f"  copy: {{endpoints: ['{host.http_url}']}}\n"
         "routes:\n  - {name: retried, match: {header: {x-retried: 'yes'}}, engine: half}\n"
+        "  - {name: mirrored, match: {header: {x-mirrored: 'yes'}}, engine: host, "
+        "shadow: {engine: copy, sample: 100%}}\n"
         "  - {name: all, engine: host}\n"
     )
     options = ["--otlp-endpoint", receiver.url, "--trace-sample", "0%", "--trace-slow", "0"]
@@ -215,6 +218,21 @@ def test_a_retry_is_two_spans_in_one(gateway: GatewayProcess, receiver: OtlpRece
 
     assert counted('pointsman_traced_requests_total{outcome="recorded"}') >= 1
     eventually(lambda: counted('pointsman_trace_spans_total{outcome="exported"}') >= 3)
+
+
+def test_copies_for_a_shadow_are_linked(gateway: GatewayProcess, receiver: OtlpReceiver) -> None:
+    """The copy of a request is a trace of its own, with a link to the request's span; the candidate is called by it."""
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4721"
+    headers = {"traceparent": f"00-{trace_id}-{CALLER}-01", "x-mirrored": "yes"}
+    reply = plain_http.post(f"{gateway.http_url}/v2/models/adder/infer", json=body("a", "b"), headers=headers)
+    assert reply.status_code == 200, reply.text
+    server = only(trace(receiver, trace_id, 4), GATEWAY, "server", CALLER)
+    (copy,) = eventually(lambda: [span for span in receiver.spans if span.links])
+    assert copy.links == [(trace_id, server.span_id)]
+    assert copy.trace_id != trace_id
+    spans = trace(receiver, copy.trace_id, 4)
+    attempt = only(spans, GATEWAY, "client", copy.span_id)
+    assert only(spans, HOST, "server", attempt.span_id).attributes["triton.model_name"] == "adder"
 
 
 def test_standard_variables_are_read(

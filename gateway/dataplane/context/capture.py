@@ -33,6 +33,7 @@ class CapturedFacts:
     status: int  # HTTP's, or gRPC's
     seconds: float  # until the end of the answer
     first_seconds: float  # until it began
+    traceparent: str = ""  # of the gateway's span for the request, where it is traced
 
 
 @dataclass(frozen=True, slots=True)

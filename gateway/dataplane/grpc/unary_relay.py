@@ -98,6 +98,8 @@ class UnaryRelay(GrpcFront):
         if self.is_inference:
             tap, route_target = self._client.plane.tap, self._target.route_target
             self._capture = start_capture(tap, route_target, self._request_id, self.attempts.started_at)
+            if self._capture is not None:
+                self._capture.trace = self._stream.note
 
     def go_on_with(self, capture: ReplyCapture) -> None:
         """Capture the call in place of another engine's, which has left it."""

@@ -72,6 +72,7 @@ class MirroringHandler(InterposedHandler):
         self._request = request
         self._route = route_target.spec.route
         self._capture = capture
+        capture.trace = client.trace
         self._body = BoundedCopy(capture.max_bytes)
         self._handler = serve(self, request, route_target, session)
 

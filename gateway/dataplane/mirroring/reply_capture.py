@@ -8,6 +8,7 @@ from time import monotonic
 
 from gateway.dataplane.context.capture import BoundedCopy, CapturedFacts, Tap
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import ErrorKind
 
 # Refusals to reduce load: a candidate would get what limits keep from the route's own engine.
@@ -25,6 +26,7 @@ class ReplyCapture:
         self._started_at = started_at
         self._first_at = 0.0
         self.encoding = b""
+        self.trace: RequestTrace | None = None
         self.max_bytes = route_target.shadow.max_bytes
         self._reply = BoundedCopy(self.max_bytes)
 
@@ -51,6 +53,7 @@ class ReplyCapture:
             status=status,
             seconds=now - self._started_at,
             first_seconds=(self._first_at or now) - self._started_at,
+            traceparent=self.trace.traceparent.decode("ascii") if self.trace is not None else "",
         )
         assert self._route_target.shadow is not None
         self._tap.give(facts, request, self._reply.pieces, self._route_target.shadow.max_in_flight)
