@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
@@ -85,6 +85,7 @@ class AccessLog:
     """Writes entries as text, as JSON lines, or as JSON with OpenTelemetry's names."""
 
     def __init__(self, log_format: str, stream: TextIO | None = None, *, file: LogFile | None = None) -> None:
+        self.format = log_format
         self._render = _RENDERERS[log_format]
         self._file = file
         self._stream = stream or sys.stdout
@@ -92,7 +93,11 @@ class AccessLog:
         self._flush_handle: asyncio.TimerHandle | None = None
 
     def write(self, entry: AccessLogEntry) -> None:
-        self._lines.append(self._render(entry))
+        self.write_line(self._render(entry))
+
+    def write_line(self, line: str) -> None:
+        """Write a line that is rendered already."""
+        self._lines.append(line)
         if len(self._lines) >= _FLUSH_LINES:
             self.flush()
         elif self._flush_handle is None:
@@ -185,20 +190,53 @@ def _as_json(entry: AccessLogEntry) -> str:
 
 def _as_otel(entry: AccessLogEntry) -> str:
     """JSON with the names of OpenTelemetry's and ECS's conventions; what a request does not have is left out."""
-    fields: dict[str, Any] = {"@timestamp": _now()} | request_attributes(entry)
-    fields["event.duration"] = int(entry.seconds * 1e9)  # nanoseconds
+    fields = {"@timestamp": _now(), "client.address": entry.peer, **common_fields(entry), **own_fields(entry)}
+    return orjson.dumps(fields).decode()
+
+
+def common_fields(entry: AccessLogEntry) -> dict[str, Any]:
+    """Those of `otel` that do not differ from one request to the next, of clients of one model."""
+    plain = replace(
+        entry, request_id="", request_bytes=0, response_bytes=0, cached_tokens=0, session="", finish_reason=""
+    )
+    fields = request_attributes(plain)
+    for name in ("client.address", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
+        fields.pop(name, None)
     fields["event.outcome"] = "failure" if entry.reason or entry.status >= 500 else "success"
     if entry.endpoint:
         fields["pointsman.endpoint"] = entry.endpoint
     if entry.attempts:
         fields["pointsman.attempts"] = entry.attempts
+    return fields
+
+
+def own_fields(entry: AccessLogEntry) -> dict[str, Any]:
+    """The others."""
+    fields: dict[str, Any] = {"event.duration": int(entry.seconds * 1e9)}  # nanoseconds
+    if entry.request_id:
+        fields["http.request.header.x-request-id"] = entry.request_id
+    if entry.request_bytes:
+        fields["http.request.body.size"] = entry.request_bytes
+    if entry.response_bytes:
+        fields["http.response.body.size"] = entry.response_bytes
+    if entry.waited:
         fields["pointsman.wait.duration"] = round(entry.waited, 6)
+    if entry.session:
+        fields["pointsman.session.hash"] = entry.session
+    is_llm = is_generation(entry)
+    if is_llm:
+        fields["gen_ai.usage.input_tokens"] = entry.prompt_tokens
+        fields["gen_ai.usage.output_tokens"] = entry.completion_tokens
+        if entry.cached_tokens:
+            fields["gen_ai.usage.cache_read.input_tokens"] = entry.cached_tokens
+        if entry.finish_reason:
+            fields["gen_ai.response.finish_reasons"] = [entry.finish_reason]
     if entry.first_seconds:
-        name = "gen_ai.response.time_to_first_chunk" if is_generation(entry) else "pointsman.first_byte.duration"
+        name = "gen_ai.response.time_to_first_chunk" if is_llm else "pointsman.first_byte.duration"
         fields[name] = round(entry.first_seconds, 6)
     if entry.trace_id:
         fields["trace_id"], fields["span_id"] = entry.trace_id, entry.span_id
-    return orjson.dumps(fields).decode()
+    return fields
 
 
 def _as_text(entry: AccessLogEntry) -> str:

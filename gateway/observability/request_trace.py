@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import getrandbits
+from collections.abc import Iterator, Sequence
+from os import urandom
 from typing import Any, NamedTuple
 
 NO_LINK = b"", b""  # a trace's and a span's id
 # Client spans of one request; those of a stream that goes on for days are left out from there on.
 MAX_ATTEMPTS = 64
+_IDS_AT_ONCE = 256
 
 
-def new_span_id() -> bytes:
-    return b"%016x" % (getrandbits(64) or 1)
+def _random_ids() -> Iterator[bytes]:
+    """Ids of spans; a call of the kernel costs as much as many of them."""
+    while True:
+        digits = urandom(8 * _IDS_AT_ONCE).hex().encode("ascii")
+        for start in range(0, len(digits), 16):
+            yield digits[start : start + 16]
+
+
+new_span_id = _random_ids().__next__
 
 
 class AttemptSpan(NamedTuple):
@@ -41,15 +49,15 @@ class RequestTrace:
     """
 
     __slots__ = (
-        *("_sent", "attempts", "ended", "is_held", "is_sampled", "link", "parent_id", "received", "span_id"),
-        *("started_at", "trace_id"),
+        *("_first", "_first_id", "_later", "attempts", "ended", "is_held", "is_sampled", "link", "parent_id"),
+        *("received", "span_id", "started_at", "trace_id"),
     )
 
     def __init__(
-        self, trace_id: bytes, parent_id: bytes, received: bytes, started_at: float, *, is_sampled: bool = True
+        self, trace_id: bytes, parent_id: bytes, received: bytes, started_at: float, is_sampled: bool = True
     ) -> None:
-        self.trace_id = trace_id or b"%032x" % (getrandbits(128) or 1)
-        self.span_id = b"%016x" % (getrandbits(64) or 1)
+        self.trace_id = trace_id or new_span_id() + new_span_id()
+        self.span_id = new_span_id()
         self.parent_id = parent_id
         self.received = received
         self.started_at = started_at
@@ -57,8 +65,11 @@ class RequestTrace:
         self.is_held = False
         self.ended: Any = None
         self.link = NO_LINK  # the span that has caused it, of a copy
-        self.attempts: list[tuple[Any, ...]] = []  # the fields of `AttemptSpan`
-        self._sent: list[tuple[object, bytes]] = []  # attempts that are under way, and the ids of their spans
+        self.attempts: Sequence[tuple[Any, ...]] = ()  # the fields of `AttemptSpan`
+        # Attempts that are under way, and the ids of their spans
+        self._first: object = None
+        self._first_id = b""
+        self._later: tuple[tuple[object, bytes], ...] = ()
 
     @property
     def traceparent(self) -> bytes:
@@ -67,18 +78,20 @@ class RequestTrace:
 
     def send(self, attempt: object) -> bytes:
         """The field for an engine that gets this attempt, whose span is its caller."""
-        span_id = b"%016x" % (getrandbits(64) or 1)
-        self._sent.append((attempt, span_id))
+        span_id = new_span_id()
+        if self._first is None:
+            self._first, self._first_id = attempt, span_id
+        else:
+            self._later = (*self._later, (attempt, span_id))
         return b"00-%b-%b-01" % (self.trace_id, span_id)
 
     def span_id_of(self, attempt: object) -> bytes:
-        for sent, span_id in self._sent:
-            if sent is attempt:
-                return span_id
-        return new_span_id()
+        if self._first is attempt:
+            return self._first_id
+        return next((span_id for sent, span_id in self._later if sent is attempt), b"") or new_span_id()
 
     def add(self, spans: Sequence[tuple[Any, ...]]) -> None:
         """Attempts have ended."""
         if len(self.attempts) < MAX_ATTEMPTS:
-            self.attempts += spans
-        self._sent.clear()
+            self.attempts = [*self.attempts, *spans]
+        self._first, self._later = None, ()

@@ -21,7 +21,7 @@ STATUS_NAMES = (
 )
 # Those that say nothing against the server
 _FAULTS_OF_CLIENTS = frozenset({0, 1, 3, 5, 6, 7, 8, 9, 10, 11, 16})
-_GENERATIONS = {
+GENERATIONS = {
     "chat": "chat",
     "completion": "text_completion",
     "embedding": "embeddings",
@@ -139,7 +139,7 @@ def request_attributes(facts: RequestFacts) -> Attributes:
     if facts.hedge:
         found["pointsman.hedge"] = facts.hedge
     if is_generation(facts):
-        found["gen_ai.operation.name"] = _GENERATIONS[operation]
+        found["gen_ai.operation.name"] = GENERATIONS[operation]
         found["gen_ai.request.model"] = model
         found["gen_ai.usage.input_tokens"] = facts.prompt_tokens
         found["gen_ai.usage.output_tokens"] = facts.completion_tokens
@@ -154,7 +154,7 @@ def request_attributes(facts: RequestFacts) -> Attributes:
 
 def is_generation(facts: RequestFacts) -> bool:
     """Whether it is one by a language model; what a stream of gRPC brings is not known."""
-    return facts.operation in _GENERATIONS and (facts.protocol != "grpc" or facts.completion_tokens > 0)
+    return facts.operation in GENERATIONS and (facts.protocol != "grpc" or facts.completion_tokens > 0)
 
 
 def rpc_method(facts: RequestFacts) -> str:
@@ -178,7 +178,7 @@ def http_route(path: str) -> str:
 def span_name(facts: RequestFacts) -> str:
     """The name of the gateway's span: few names, of which all requests of one kind have the same."""
     if is_generation(facts) and facts.protocol != "grpc":
-        return f"{_GENERATIONS[facts.operation]} {facts.model}"
+        return f"{GENERATIONS[facts.operation]} {facts.model}"
     if facts.protocol == "grpc":
         return rpc_method(facts)
     route = http_route(facts.target) if facts.operation else ""

@@ -11,38 +11,27 @@ import marshal
 from collections.abc import Callable, Sequence
 from random import random
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.config.tracing import Tracing
 from gateway.observability.request_trace import AttemptSpan, RequestTrace
 from gateway.protocol.trace_context import read_traceparent
+
+Request = TypeVar("Request")
 
 _FLUSH_SECONDS = 0.5
 _RANGE = 1 << 64  # of the half of a trace id that decides
 
 
 class RequestSpan(NamedTuple):
-    """A request that has ended. Times are of `time.monotonic`, 0 for what has not happened; `status` is HTTP's.
-    `link_trace` and `link_span` are the span that has caused it, of a copy for a shadow."""
+    """A request that has ended. Times are of `time.monotonic`, 0 for what has not happened; `status` is HTTP's, `code`
+    gRPC's, -1 where there is none; `why` it is sampled is head, error, retry or slow. `link_trace` and `link_span` are
+    the span that has caused it, of a copy for a shadow."""
 
-    trace_id: bytes
-    span_id: bytes
-    parent_id: bytes
-    why: str  # it is sampled: head, error, retry, slow
-    started_at: float
-    ended_at: float
-    first_byte_at: float
-    first_token_at: float
-    waited: float  # seconds, for limits and the engine's queue
-    queued: float  # of these, in the engine's queue
+    # What many requests have in common: see `SpanRecorder.common`
     protocol: str  # that the client speaks, as rules name it
-    peer: str
     method: str
     target: str
-    request_id: str
-    status: int
-    code: int  # gRPC's status, -1 where there is none
-    reason: str
     operation: str
     provider: str  # the engine's protocol
     model: str
@@ -53,18 +42,35 @@ class RequestSpan(NamedTuple):
     engine_model: str
     tenant: str
     key: str
-    session: str  # its hash
     fallback: str
     hedge: str
+    # Each request's own
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    why: str
+    started_at: float
+    ended_at: float
+    first_byte_at: float
+    peer: str
+    request_id: str
+    status: int
+    code: int
+    reason: str
     request_bytes: int
     response_bytes: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    finish_reason: str
-    link_trace: bytes
-    link_span: bytes
-    attempts: Sequence[AttemptSpan]
+    # What few requests have
+    first_token_at: float = 0.0
+    waited: float = 0.0  # seconds, for limits and the engine's queue
+    queued: float = 0.0  # of these, in the engine's queue
+    session: str = ""  # its hash
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    link_trace: bytes = b""
+    link_span: bytes = b""
+    attempts: Sequence[AttemptSpan] = ()
 
 
 class SpanBatch(NamedTuple):
@@ -76,10 +82,11 @@ class SpanBatch(NamedTuple):
 
 
 def decode_batch(encoded: bytes, dropped: int, clock: float) -> SpanBatch:
-    requests = [
-        RequestSpan._make((*fields[:-1], tuple(map(AttemptSpan._make, fields[-1]))))
-        for fields in marshal.loads(encoded)
-    ]
+    common, records = marshal.loads(encoded)
+    requests = []
+    for number, attempts, more, *own in records:
+        request = RequestSpan(*common[number], *own, *more)
+        requests.append(request._replace(attempts=tuple(map(AttemptSpan._make, attempts))))
     return SpanBatch(requests, dropped, clock)
 
 
@@ -96,6 +103,9 @@ class SpanRecorder:
         self._ends_decide = tracing.ends_decide
         self._most = max(1, int(tracing.rate * _FLUSH_SECONDS))  # of one batch
         self._records: list[tuple[Any, ...]] = []
+        self._common: dict[tuple[object, ...], int] = {}
+        self._common_values: list[tuple[Any, ...]] = []
+        self._kept: list[object] = []  # the first request of each key
         self._dropped = 0
         self._flushing: Any = None
 
@@ -129,7 +139,7 @@ class SpanRecorder:
         if trace is None:
             context = read_traceparent(received) if received is not None else None
             parent = (context.trace_id, context.span_id) if context is not None else (b"", b"")
-            trace = RequestTrace(*parent, received or b"", started_at, is_sampled=False)
+            trace = RequestTrace(*parent, received or b"", started_at, False)
         trace.is_held = True
         return trace
 
@@ -147,12 +157,33 @@ class SpanRecorder:
             return "retry"
         return "slow" if seconds >= self.slow else ""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether this batch takes no more; the request counts as dropped then."""
+        if len(self._records) < self._most:
+            return False
+        self._dropped += 1
+        self._flush_soon()
+        return True
+
+    def common(self, key: tuple[object, ...], request: Request, values: Callable[[Request], tuple[Any, ...]]) -> int:
+        """The number, in this batch, of what a request has in common with others of the same key: the first fields of
+        `RequestSpan`, which `values` makes of it. The request is kept as long."""
+        number = self._common.get(key)
+        if number is None:
+            number = self._common[key] = len(self._kept)
+            self._kept.append(request)
+            self._common_values.append(values(request))
+        return number
+
     def add(self, record: tuple[Any, ...]) -> None:
-        """Record a request; the fields are those of `RequestSpan`."""
-        if len(self._records) >= self._most:
-            self._dropped += 1
-            return
+        """Record a request: the number of what it has in common, the fields of its attempts, those that few requests
+        have, and its own."""
         self._records.append(record)
+        if self._flushing is None:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if self._flushing is None:
             self._flushing = self._call_later(_FLUSH_SECONDS, self.flush)
 
@@ -161,6 +192,8 @@ class SpanRecorder:
             self._flushing.cancel()
             self._flushing = None
         if self._records or self._dropped:
-            records, self._records = self._records, []
+            encoded = marshal.dumps((self._common_values, self._records), 2)
             dropped, self._dropped = self._dropped, 0
-            self.send(marshal.dumps(records, 2), dropped)
+            self._records, self._common_values, self._kept = [], [], []
+            self._common.clear()
+            self.send(encoded, dropped)

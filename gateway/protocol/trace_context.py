@@ -14,7 +14,11 @@ from typing import NamedTuple
 TRACEPARENT = b"traceparent"
 LENGTH = 55  # of a value of version 00
 
-_VALUE = re.compile(rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_DIGITS = b"0123456789abcdef"
+_VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+_NO_TRACE, _NO_SPAN = b"0" * 32, b"0" * 16
+_ODD = b"13579bdf"  # last digits of the flags that sample
 
 
 class TraceContext(NamedTuple):
@@ -27,10 +31,19 @@ class TraceContext(NamedTuple):
 
 def read_traceparent(value: bytes) -> TraceContext | None:
     """The context in a field; None where it is invalid, which counts as missing (section 3.2.2.4)."""
+    if value[:3] == b"00-":  # nearly always
+        trace_id, span_id = value[3:35], value[36:52]
+        if (
+            len(value) != LENGTH
+            or value[35:36] + value[52:53] != b"--"
+            or value.translate(None, _DIGITS) != b"---"
+            or trace_id == _NO_TRACE
+            or span_id == _NO_SPAN
+        ):
+            return None
+        return TraceContext(trace_id, span_id, value[54] in _ODD)
     found = _VALUE.fullmatch(value)
     if found is None:
         return None
-    version, trace_id, span_id, flags = found.groups()
-    if version == b"00" and len(value) != LENGTH:
-        return None
-    return TraceContext(trace_id, span_id, bool(int(flags, 16) & 1))
+    trace_id, span_id, flags = found.groups()
+    return TraceContext(trace_id, span_id, flags[1] in _ODD)

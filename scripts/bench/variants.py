@@ -61,6 +61,7 @@ def compare_variants(
             use_wrk=wrk_path() is not None,
             cores=cores.others,
             upstream_pids=[upstream.pid],
+            results=results,
         )
         interleave([CASES[name] for name in cases], running, rounds, loader.sample, progress, results)
     return results

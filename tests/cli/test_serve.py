@@ -47,7 +47,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, list[Path],
 def test_every_setting_is_an_option() -> None:
     """Every setting has a command-line option of the same name."""
     options = set(inspect.signature(serve).parameters)
-    assert {field.name for field in fields(Settings)} - {"tls", "admin_tls", "limits", "operation_access"} <= options
+    assert {field.name for field in fields(Settings)} - {
+        "tls",
+        "admin_tls",
+        "limits",
+        "operation_access",
+        "tracing",
+    } <= options
     assert {field.name for field in fields(Limits)} <= options
 
 

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from gateway.observability.access_log import AccessLogEntry
-from gateway.observability.request_trace import RequestTrace
+from gateway.observability.request_trace import NO_LINK, RequestTrace
+from gateway.observability.spans import SpanRecorder
 from gateway.protocol.llm.canonical import TokenUsage
 from gateway.protocol.principal import Principal
 from gateway.protocol.v2_facts import BodyFacts
@@ -144,7 +145,8 @@ def attempt_spans(ended: EndedRequest, trace: RequestTrace | None, now: float) -
     if attempts is None:
         return []
     engine, by_rpc = target.engine if target is not None else "", ended.sent_by_rpc
-    latest, spans = attempts.attempt, []
+    latest = attempts.attempt
+    spans: list[tuple[Any, ...]] = []
     for attempt, ended_at, failure in attempts.past:
         if attempt is latest:
             latest = None
@@ -170,33 +172,63 @@ def _attempt_span(
     return span_id, engine, url, begun_at, sent_at, first_at, ended_at, status, failure, by_rpc
 
 
-def span_record(
-    ended: EndedRequest, trace: RequestTrace | None, why: str, attempts: Sequence[tuple[Any, ...]], now: float
-) -> tuple[Any, ...]:
-    """The fields of a `RequestSpan`; ids that are empty are made where it is exported."""
-    history, target, known, principal = ended.attempts, ended.target, ended.facts, ended.principal
-    facts = known.facts if known is not None else None
-    used, first_token_at, finish_reason = ended.generated
-    return (
-        trace.trace_id if trace is not None else b"",
-        trace.span_id if trace is not None else b"",
-        trace.parent_id if trace is not None else b"",
+def record_span(
+    spans: SpanRecorder,
+    ended: EndedRequest,
+    trace: RequestTrace | None,
+    why: str,
+    attempts: Sequence[tuple[Any, ...]],
+    now: float,
+) -> None:
+    """Record a request as a `RequestSpan`; ids that are empty are made where it is exported."""
+    if spans.is_full:
+        return
+    history = ended.attempts
+    if trace is not None:
+        ids, started_at = (trace.trace_id, trace.span_id, trace.parent_id), trace.started_at
+    else:
+        ids, started_at = (b"", b"", b""), now - ended.seconds
+    record = (
+        spans.common(common_of(ended), ended, _common_values),
+        attempts,
+        _rare_values(ended, trace),
+        *ids,
         why,
-        trace.started_at if trace is not None else now - ended.seconds,
+        started_at,
         now,
         history.first_byte_at if history is not None else 0.0,
-        first_token_at,
-        history.waited if history is not None else 0.0,
-        history.queued if history is not None else 0.0,
-        "grpc" if ended.is_rpc else facts.protocol if facts is not None else "",
         ended.peer,
-        *ended.request_line,
         ended.request_id.decode("latin-1"),
         ended.status,
         ended.code,
         ended.reason,
+        ended.request_bytes,
+        ended.response_bytes,
+    )
+    spans.add(record)
+
+
+def common_of(ended: EndedRequest) -> tuple[object, ...]:
+    """What many requests have in common; some of it by identity, which is right while such a request is kept."""
+    known, attempts = ended.facts, ended.attempts
+    others = id(ended.target), id(ended.principal), id(ended.request_line), ended.is_rpc
+    provider = attempts.provider if attempts is not None else ""
+    if known is None:
+        return (*others, provider)
+    facts = known.facts
+    return (*others, provider, facts.model, facts.version, facts.protocol, facts.operation)
+
+
+def _common_values(ended: EndedRequest) -> tuple[Any, ...]:
+    """The first fields of `RequestSpan`."""
+    target, principal, attempts = ended.target, ended.principal, ended.attempts
+    facts = ended.facts.facts if ended.facts is not None else None
+    provider = attempts.provider if attempts is not None else ""
+    return (
+        "grpc" if ended.is_rpc else facts.protocol if facts is not None else "",
+        *ended.request_line,
         facts.operation.value if facts is not None else "",
-        history.provider if history is not None else "",
+        provider,
         facts.model if facts is not None else "",
         (facts.version or "") if facts is not None else "",
         target.route if target is not None else "",
@@ -205,16 +237,26 @@ def span_record(
         (target.model or "") if target is not None else "",
         principal.tenant if principal is not None else "",
         principal.key if principal is not None else "",
-        session_hash(known.session) if known is not None and known.session is not None else "",
         target.stands_in_for.value if target is not None and target.stands_in_for is not None else "",
         target.hedge.value if target is not None and target.hedge is not None else "",
-        ended.request_bytes,
-        ended.response_bytes,
+    )
+
+
+def _rare_values(ended: EndedRequest, trace: RequestTrace | None) -> tuple[Any, ...]:
+    history, known, generated = ended.attempts, ended.facts, ended.generated
+    session = known.session if known is not None else None
+    waited = history is not None and history.waited
+    if generated is NOTHING and session is None and not waited and (trace is None or trace.link is NO_LINK):
+        return ()
+    used = generated.used
+    return (
+        generated.first_token_at,
+        history.waited if history is not None else 0.0,
+        history.queued if history is not None else 0.0,
+        session_hash(session),
         used.prompt,
         used.cached,
         used.completion,
-        finish_reason,
-        trace.link[0] if trace is not None else b"",
-        trace.link[1] if trace is not None else b"",
-        attempts,
+        generated.finish_reason,
+        *(trace.link if trace is not None else NO_LINK),
     )

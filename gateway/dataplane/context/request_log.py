@@ -21,9 +21,10 @@ from gateway.dataplane.context.ended_request import (
     EndedRequest,
     attempt_spans,
     log_entry,
-    span_record,
+    record_span,
 )
 from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.log_lines import LogLines
 from gateway.dataplane.context.request_body import RequestBody, document
 from gateway.observability.access_log import AccessLog
 from gateway.observability.request_trace import RequestTrace
@@ -227,6 +228,7 @@ class RequestLog:
         self._changed()
 
     def _changed(self) -> None:
+        self._lines = LogLines() if self._access_log is not None and self._access_log.format == "otel" else None
         self.is_on = self._access_log is not None or self._sampler is not None or self._spans is not None
         self.takes_all = self._sampler is not None or (self._access_log is not None and self._share >= 1)
 
@@ -271,7 +273,10 @@ class RequestLog:
         if self._access_log is not None:
             is_drawn, self._is_drawn = self._is_drawn, None
             if is_drawn or ended.status >= 400 or ended.reason or (is_drawn is None and random.random() < self._share):
-                self._access_log.write(log_entry(ended))
+                if self._lines is not None:
+                    self._access_log.write_line(self._lines.line(ended))
+                else:
+                    self._access_log.write(log_entry(ended))
 
     # Traces
 
@@ -281,14 +286,14 @@ class RequestLog:
             num_attempts = 1 + len(ended.attempts.past) if ended.attempts is not None else 0
             why = spans.why(None, ended.status, ended.reason, ended.seconds, num_attempts)
             if why:
-                spans.add(span_record(ended, None, why, attempt_spans(ended, None, now), now))
+                record_span(spans, ended, None, why, attempt_spans(ended, None, now), now)
         elif trace.is_held or trace.attempts or not trace.is_sampled:
             trace.add(attempt_spans(ended, trace, now))
             trace.ended = ended
             if not trace.is_held:
                 self.release(trace)
         else:
-            spans.add(span_record(ended, trace, "head", attempt_spans(ended, trace, now), now))
+            record_span(spans, ended, trace, "head", attempt_spans(ended, trace, now), now)
 
     def release(self, trace: RequestTrace | None) -> None:
         """From here on the end of a handler is that of the request; a handler that has ended was the last."""
@@ -301,7 +306,7 @@ class RequestLog:
             seconds, num_attempts = now - trace.started_at, len(trace.attempts)
             why = self._spans.why(trace, ended.status, ended.reason, seconds, num_attempts)
             if why:
-                self._spans.add(span_record(ended, trace, why, trace.attempts, now))
+                record_span(self._spans, ended, trace, why, trace.attempts, now)
 
     def close(self) -> None:
         if self._access_log is not None:

@@ -74,6 +74,7 @@ class Fleet:
         by_grpc = self._plan.facts.protocol == "grpc"  # so that what an engine restricts by protocol stays restricted
         trace, attempt, since = self._client.trace, object(), monotonic()
         fields = fields_with_trace(trace, attempt, engine, self._fields_for(engine))
+        span_id = trace.span_id_of(attempt) if trace is not None else b""
         reply: HttpReply | GatewayError
         try:
             reply = await fetch(
@@ -94,8 +95,8 @@ class Fleet:
         if trace is not None and trace.is_sampled:
             failure, status = ("", reply.status) if isinstance(reply, HttpReply) else (reply.kind.value, 0)
             times = since, since, 0.0, monotonic()
-            span = trace.span_id_of(attempt), engine.name, endpoint.url, *times, status, failure, False
-            trace.attempts.append(span)
+            span = span_id, engine.name, endpoint.url, *times, status, failure, False
+            trace.add([span])
         return reply
 
     def _fields_for(self, engine: Engine) -> list[Field]:
