@@ -36,7 +36,7 @@ from gateway.admin.rules import add_rules
 from gateway.admin.sessions import add_sessions
 from gateway.admin.shadows import add_shadows
 from gateway.admin.sign_in import add_sign_in
-from gateway.observability.exposition import render
+from gateway.observability.exposition import render, render_openmetrics
 from gateway.protocol import prometheus_text
 from gateway.supervision.control_plane import ControlPlane
 
@@ -108,13 +108,22 @@ def make_app(control: ControlPlane, access: Access, log: AuditLog | None = None,
 
 
 def _add_gateway(app: FastAPI, control: ControlPlane) -> None:
-    @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @app.get(
+        "/metrics",
+        tags=["gateway"],
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}, prometheus_text.OPENMETRICS_TYPE: {}}}},
+    )
     async def metrics(request: Request) -> Response:
         """All counters, in Prometheus' text format, and the metrics of engines that the rules ask for. Where they need
         no key, accounts of budgets are not named."""
         own, engines = await asyncio.gather(control.exposition(), control.metrics_of_engines())
         if getattr(request.state, "caller", None) is None:
             own = replace(own, budgets={name: replace(use, shown=[]) for name, use in own.budgets.items()})
+        exemplars, accepted = control.exemplars, request.headers.get("accept", "")
+        if exemplars is not None and not engines and prometheus_text.OPENMETRICS_TYPE in accepted:
+            text = await asyncio.to_thread(render_openmetrics, own, exemplars)
+            return Response(text, media_type=prometheus_text.OPENMETRICS_CONTENT_TYPE)
         text = await asyncio.to_thread(render, own)  # of thousands of routes it takes seconds
         return Response(text + engines, media_type=prometheus_text.CONTENT_TYPE)
 

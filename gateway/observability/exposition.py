@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from gateway.observability.arm_stats import ArmKey, Feedback
+from gateway.observability.exemplars import Exemplars
 from gateway.observability.metrics import LATENCY_BOUNDS, CountersSnapshot
 from gateway.observability.span_export import TraceCounts
 from gateway.observability.stats import BudgetUse, CacheEvents, RunFacts, ShadowCounts, SourceStatus
@@ -65,6 +66,11 @@ class _Metric(NamedTuple):
 
 def render(state: ExpositionState) -> bytes:
     return prometheus_text.write(_families(state))
+
+
+def render_openmetrics(state: ExpositionState, exemplars: Exemplars) -> bytes:
+    """The same in OpenMetrics, with exemplars."""
+    return prometheus_text.write_openmetrics(_families(state), exemplars.text)
 
 
 def _families(state: ExpositionState) -> Iterator[PrometheusFamily]:

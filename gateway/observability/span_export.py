@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.config.tracing import Tracing
+from gateway.observability.exemplars import Exemplar, Exemplars
+from gateway.observability.metrics import SeriesKey
 from gateway.observability.request_trace import AttemptSpan
 from gateway.observability.span_attributes import (
     STATUS_NAMES,
@@ -67,6 +69,7 @@ class SpanExport:
         except ImportError as error:
             raise TracingUnavailableError from error
         self.counts = TraceCounts()
+        self.exemplars = Exemplars()
         self._provider: TracerProvider
         self._provider, self._ids = make_provider(tracing, version, self.counts.spans, exporter)
         self._tracer = self._provider.get_tracer("pointsman", version)
@@ -115,6 +118,10 @@ class SpanExport:
         if request.first_token_at:
             span.add_event("first_token", timestamp=_nanoseconds(request.first_token_at, clock))
         span.end(_nanoseconds(request.ended_at, clock))
+        if not request.link_trace and request.attempts:
+            key = SeriesKey(request.route, request.arm, request.engine, request.attempts[-1].endpoint)
+            seconds, at = request.ended_at - request.started_at, request.ended_at + clock
+            self.exemplars.add(key, Exemplar(f"{trace_id:032x}", seconds, at))
 
     def close(self) -> None:
         """Send what waits, for a moment; blocks."""

@@ -118,11 +118,18 @@ class SpanRecorder:
         # The end of a flag that does not sample, mostly: what else the field has does not matter then
         if self._follows_caller and len(received) == 55 and received[54] in b"02468ace":
             return None
+        if not self._follows_caller and len(received) == 55:
+            try:
+                if int(received[19:35], 16) >= self._bound:
+                    return None
+            except ValueError:
+                pass  # it is no context
         context = read_traceparent(received)
         if context is None:
             return RequestTrace(b"", b"", received, monotonic()) if random() < self._share else None
-        is_sampled = context.is_sampled if self._follows_caller else int(context.trace_id[16:], 16) < self._bound
-        return RequestTrace(context.trace_id, context.span_id, received, monotonic()) if is_sampled else None
+        if self._follows_caller and not context.is_sampled:
+            return None
+        return RequestTrace(context.trace_id, context.span_id, received, monotonic())
 
     def link(self, traceparent: str, received: bytes | None) -> RequestTrace | None:
         """The trace of a copy of a request whose span has this context; None where that is not traced. `received` is

@@ -1,18 +1,20 @@
 """Prometheus' text format, and the histograms behind it: one writer for the gateway and the engine host.
 
-Source: Prometheus, "Exposition formats", text format 0.0.4.
+Source: Prometheus, "Exposition formats", text format 0.0.4; OpenMetrics 1.0, "Text format".
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf, isfinite, isnan
 from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; charset=utf-8; version=0.0.4"
+OPENMETRICS_TYPE = "application/openmetrics-text"
+OPENMETRICS_CONTENT_TYPE = f"{OPENMETRICS_TYPE}; version=1.0.0; charset=utf-8"
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # Go, and so Prometheus, writes larger numbers with an exponent.
@@ -93,11 +95,39 @@ class Histogram:
         self.sum += value
 
 
-def write(families: Iterable[PrometheusFamily]) -> bytes:
-    """The text of all families; those of one name are written as one."""
+def _merged(families: Iterable[PrometheusFamily]) -> dict[str, tuple[PrometheusFamily, list[MetricSample]]]:
     merged: dict[str, tuple[PrometheusFamily, list[MetricSample]]] = {}
     for family in families:
         merged.setdefault(family.name, (family, []))[1].extend(family.samples)
+    return merged
+
+
+def write_openmetrics(families: Iterable[PrometheusFamily], exemplar: Callable[[str, Mapping[str, str]], str]) -> bytes:
+    """The same families in OpenMetrics 1.0. `exemplar` is what stands behind a bucket of a family with these labels,
+    with the blank before it."""
+    lines: list[str] = []
+    for name, (family, samples) in _merged(families).items():
+        named = name.removesuffix("_total") if family.kind == "counter" else name
+        help_text = family.help.translate(_ESCAPES)
+        lines += (f"# TYPE {named} {family.kind}\n", f"# HELP {named} {help_text}\n")
+        totals: list[str] = []  # of a histogram, which stand behind its buckets
+        for value, labels, suffix in samples:
+            line = f"{name}{suffix}{_labels(labels)} {number_text(value)}"
+            if suffix == "_bucket":
+                lines.append(f"{line}{exemplar(name, labels)}\n")
+                if labels["le"] == "+Inf":
+                    lines += totals
+                    totals = []
+            elif suffix:
+                totals.append(f"{line}\n")
+            else:
+                lines.append(f"{line}\n")
+    return "".join([*lines, "# EOF\n"]).encode()
+
+
+def write(families: Iterable[PrometheusFamily]) -> bytes:
+    """The text of all families; those of one name are written as one."""
+    merged = _merged(families)
     lines: list[str] = []
     for name, (family, samples) in merged.items():
         help_text = family.help.replace("\\", r"\\").replace("\n", r"\n")

@@ -20,6 +20,7 @@ from gateway.experiments.controller import ExperimentController, GatewayActions,
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
 from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
+from gateway.observability.exemplars import Exemplars
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
 from gateway.observability.span_export import SpanExport
@@ -355,6 +356,11 @@ class ControlPlane:
     async def metrics_of_engines(self) -> bytes:
         """Those of the engines that declare `metrics.path`, in Prometheus' text."""
         return await self._engine_metrics.text(self.rules.engines)
+
+    @property
+    def exemplars(self) -> Exemplars | None:
+        """Traces in the buckets of histograms; None where nothing is traced."""
+        return self._span_export.exemplars if self._span_export is not None else None
 
     @property
     def rules(self) -> RulesSpec:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import tritonclient.grpc
-import tritonclient.http
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support import plain_http
 from tests.support.host import HostProcess
@@ -216,6 +216,16 @@ def test_a_retry_is_two_spans_in_one(gateway: GatewayProcess, receiver: OtlpRece
         lines = plain_http.get(gateway.admin_url + "/metrics").text.splitlines()
         return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(line))
 
+    openmetrics = plain_http.get(gateway.admin_url + "/metrics", headers={"accept": "application/openmetrics-text"})
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    (requests,) = (
+        family
+        for family in text_string_to_metric_families(openmetrics.text)
+        if family.name == "pointsman_request_seconds"
+    )
+    exemplars = [sample.exemplar for sample in requests.samples if sample.exemplar is not None]
+    known = {span.trace_id for span in receiver.spans}
+    assert exemplars and {exemplar.labels["trace_id"] for exemplar in exemplars} <= known
     assert counted('pointsman_traced_requests_total{outcome="recorded"}') >= 1
     eventually(lambda: counted('pointsman_trace_spans_total{outcome="exported"}') >= 3)
 

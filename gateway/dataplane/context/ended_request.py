@@ -210,13 +210,11 @@ def record_span(
 
 def common_of(ended: EndedRequest) -> tuple[object, ...]:
     """What many requests have in common; some of it by identity, which is right while such a request is kept."""
-    known, attempts = ended.facts, ended.attempts
-    others = id(ended.target), id(ended.principal), id(ended.request_line), ended.is_rpc
-    provider = attempts.provider if attempts is not None else ""
+    known = ended.facts
     if known is None:
-        return (*others, provider)
-    facts = known.facts
-    return (*others, provider, facts.model, facts.version, facts.protocol, facts.operation)
+        return id(ended.target), id(ended.principal), id(ended.request_line), ended.is_rpc
+    facts = known.facts  # whose protocol and operation follow from the line
+    return id(ended.target), id(ended.principal), id(ended.request_line), ended.is_rpc, facts.model, facts.version
 
 
 def _common_values(ended: EndedRequest) -> tuple[Any, ...]:
