@@ -86,12 +86,17 @@ class RequestTrace:
         return b"00-%b-%b-01" % (self.trace_id, span_id)
 
     def span_id_of(self, attempt: object) -> bytes:
+        """The id of an attempt's span, once: it has ended."""
         if self._first is attempt:
+            self._first = None
             return self._first_id
-        return next((span_id for sent, span_id in self._later if sent is attempt), b"") or new_span_id()
+        for number, (sent, span_id) in enumerate(self._later):
+            if sent is attempt:
+                self._later = self._later[:number] + self._later[number + 1 :]
+                return span_id
+        return new_span_id()
 
     def add(self, spans: Sequence[tuple[Any, ...]]) -> None:
         """Attempts have ended."""
         if len(self.attempts) < MAX_ATTEMPTS:
             self.attempts = [*self.attempts, *spans]
-        self._first, self._later = None, ()
