@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from tests.docker.bare import REPOSITORY, read_dockerfile
 
 LOCKS = REPOSITORY / "docker" / "locks"
-ASKED = {"gateway": ["shadow", "jwt"], "engine-host": ["onnx"], "build": ["--build"]}
+ASKED = {"gateway": ["shadow", "jwt", "otel"], "engine-host": ["onnx"], "build": ["--build"]}
 PLATFORMS = [
     {"sys_platform": "linux", "platform_machine": machine, "python_version": "3.12", "python_full_version": "3.12.12"}
     for machine in ("x86_64", "aarch64")
