@@ -34,6 +34,7 @@ class GrpcReader:
     """One call; see `RequestReader`."""
 
     over_grpc = True
+    passes_unseen = False  # a later piece may name another model
     api: LlmApi | None = None
 
     def __init__(self, plane: DataPlane, fields: Sequence[HeaderField]) -> None:

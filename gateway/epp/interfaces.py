@@ -54,6 +54,11 @@ class RequestReader(Protocol):
         """What has come of the body, in bytes."""
         ...
 
+    @property
+    def passes_unseen(self) -> bool:
+        """Whether the rest of the body may go on without this reader, once it is routed."""
+        ...
+
     def add(self, data: bytes, ended: bool) -> None:
         """Some more of the body has come. Raises: GatewayError."""
         ...

@@ -220,7 +220,9 @@ class ProxyRequest:
                     mutation.fields.append((b"content-length", b"%d" % len(held)))
             self._send(ext_proc.destined(Part.REQUEST_BODY, destination, mutation))
             return
-        self._send(ext_proc.destined(Part.REQUEST_HEADERS, destination, mutation))
+        needs_no_body = self._at is Part.REQUEST_HEADERS and self._has_body and not held
+        reply_mode = self._modes[1] if needs_no_body and self._reader.passes_unseen else None
+        self._send(ext_proc.destined(Part.REQUEST_HEADERS, destination, mutation, reply_mode))
         if held or (self._has_body and self._body_has_ended and self._modes[0] is BodyMode.FULL_DUPLEX_STREAMED):
             self._send_pieces(held, self._body_has_ended and not self._has_trailers)
         if self._has_trailers:

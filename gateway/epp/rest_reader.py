@@ -48,6 +48,10 @@ class RestReader:
     def size(self) -> int:
         return self._body.size
 
+    @property
+    def passes_unseen(self) -> bool:
+        return self._max_bytes is None
+
     def add(self, data: bytes, ended: bool) -> None:
         self._body.add(data, ended)
 

@@ -38,6 +38,8 @@ envoy.config.core.v3.HeaderValue key:1:bytes value:2:bytes raw_value:3:bytes
 envoy.config.core.v3.HeaderMap headers:1:*HeaderValue
 envoy.config.core.v3.HeaderValueOption header:1:HeaderValue append_action:3:int32
 envoy.config.core.v3.Metadata filter_metadata:1:%Struct
+envoy.extensions.filters.http.ext_proc.v3.ProcessingMode request_header_mode:1:int32 response_header_mode:2:int32 \
+request_body_mode:3:int32 response_body_mode:4:int32 request_trailer_mode:5:int32 response_trailer_mode:6:int32
 envoy.service.ext_proc.v3.ProtocolConfiguration request_body_mode:1:int32 response_body_mode:2:int32
 envoy.service.ext_proc.v3.HttpHeaders {_HEADERS}
 envoy.service.ext_proc.v3.HttpBody body:1:bytes end_of_stream:2:bool
@@ -57,7 +59,8 @@ envoy.service.ext_proc.v3.ImmediateResponse status:1:HttpStatus headers:2:Header
 grpc_status:4:GrpcStatus details:5:string
 envoy.service.ext_proc.v3.ProcessingResponse request_headers:1:HeadersResponse response_headers:2:HeadersResponse \
 request_body:3:BodyResponse response_body:4:BodyResponse request_trailers:5:TrailersResponse \
-response_trailers:6:TrailersResponse immediate_response:7:ImmediateResponse dynamic_metadata:8:Struct
+response_trailers:6:TrailersResponse immediate_response:7:ImmediateResponse dynamic_metadata:8:Struct \
+mode_override:9:ProcessingMode
 """
 _schema = TextSchema(SCHEMA)
 message, parse = _schema.message, _schema.parse
@@ -98,6 +101,7 @@ _PARTS = (
 )
 _NAMES = {part: part.name.lower() for part in Part}
 _OVERWRITE_IF_EXISTS_OR_ADD = 2
+_SKIP = 2  # of ProcessingMode.HeaderSendMode
 # A piece of a body in an answer: Envoy recommends no more than 64 KiB for a message.
 _MAX_PIECE_BYTES = 60 * 1024
 
@@ -179,9 +183,10 @@ def go_on(part: Part) -> bytes:
     return bytes((part << 3 | 2, 0))
 
 
-def destined(part: Part, endpoints: str, mutation: Mutation) -> bytes:
+def destined(part: Part, endpoints: str, mutation: Mutation, reply_mode: BodyMode | None = None) -> bytes:
     """The answer that tells where a request goes, with what changes of it; `endpoints` are host:port, the first choice
-    first, separated by commas."""
+    first, separated by commas. With a `reply_mode`, which is that of the reply's body, the request's body need not be
+    sent; proxies do so where they are configured to (`allow_mode_override`)."""
     response = message("ProcessingResponse")()
     common = getattr(response, _NAMES[part]).response
     _set(common.header_mutation, [(DESTINATION.encode(), endpoints.encode()), *mutation.fields])
@@ -190,6 +195,9 @@ def destined(part: Part, endpoints: str, mutation: Mutation) -> bytes:
         common.body_mutation.body = mutation.body
     destination = response.dynamic_metadata.fields[DESTINATION_NAMESPACE].struct_value
     destination.fields[DESTINATION].string_value = endpoints
+    if reply_mode is not None:
+        response.mode_override.response_body_mode = reply_mode
+        response.mode_override.request_trailer_mode = _SKIP
     data: bytes = response.SerializeToString()
     return data
 
