@@ -83,19 +83,24 @@ class RequestReader(Protocol):
 
 
 def any_server(snapshot: Snapshot, operation: Operation, *, is_v2: bool, over_grpc: bool) -> RouteTarget:
-    """The target of an operation about a whole server: the first that speaks its protocol.
+    """The target of an operation about a whole server: the first that speaks its protocol, of those that are ready.
 
     Raises: GatewayError where there is none, or the operation is about all servers.
     """
     if operation not in OF_ANY_SERVER:
         what = f"operation '{operation.value}' is about all servers, and a picker chooses one: use the engines' own API"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    found: RouteTarget | None = None
     for target in snapshot.table.targets:
         engine = snapshot.engines[target.engine]
         speaks = engine.speaks_grpc if over_grpc else engine.speaks_rest
-        if engine.spec.protocol.is_v2 == is_v2 and speaks:
-            return snapshot.route_target(target)
-    raise GatewayError(ErrorKind.NO_ROUTE, f"no engine answers operation '{operation.value}' in this protocol")
+        if engine.spec.protocol.is_v2 == is_v2 and speaks and (found is None or engine.is_ready):
+            found = snapshot.route_target(target)
+            if engine.is_ready:
+                break
+    if found is None:
+        raise GatewayError(ErrorKind.NO_ROUTE, f"no engine answers operation '{operation.value}' in this protocol")
+    return found
 
 
 def not_passed(route_target: RouteTarget, what: str) -> GatewayError:
