@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.readiness import is_ready
-from gateway.epp.grpc_reader import GrpcReader, is_grpc
+from gateway.epp.grpc_reader import GrpcReader
 from gateway.epp.interfaces import RequestReader, Routing
 from gateway.epp.pick_metrics import PickMetrics
 from gateway.epp.rest_reader import RestReader
@@ -20,6 +20,7 @@ from gateway.protocol.sequence import Sequence as TritonSequence
 from gateway.protocol.sequence import id_of
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.wire.http2.fields import GRPC
 
 _rest_address = lru_cache(4096)(rest_address)
 
@@ -36,11 +37,14 @@ class EndpointPicker:
     def is_ready(self) -> bool:
         return is_ready(self.plane)
 
-    def reader(self, fields: Sequence[HeaderField], *, has_body: bool) -> RequestReader:
-        """Raises: GatewayError."""
-        if is_grpc(fields):
-            return GrpcReader(self.plane, fields)
-        return RestReader(self.plane, fields, has_body=has_body)
+    def reader(self, fields: Sequence[HeaderField], named: Mapping[bytes, bytes], *, has_body: bool) -> RequestReader:
+        """The reader of a request with these fields, of which `named` has the first of each name.
+
+        Raises: GatewayError.
+        """
+        if named.get(b"content-type", b"").startswith(GRPC):
+            return GrpcReader(self.plane, fields, named)
+        return RestReader(self.plane, fields, named, has_body=has_body)
 
     def choose(self, routing: Routing, subset: frozenset[str] | None, now: float) -> list[Endpoint]:
         """The endpoints of a request, the first choice first; of `subset` alone, where that is not None.

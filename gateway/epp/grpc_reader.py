@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
@@ -19,15 +19,10 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, LlmApi, Operation
 from gateway.protocol.request_urgency import NO_URGENCY, Urgency, urgency_of_message
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Undecided
-from gateway.wire.http2.fields import GRPC, Block
+from gateway.wire.http2.fields import Block
 
 # Written by HTTP/2 itself, or for each hop: nothing that rules read.
 _LEFT_OUT = frozenset({b"transfer-encoding", b"connection", b"keep-alive", b"te"})
-
-
-def is_grpc(fields: Sequence[HeaderField]) -> bool:
-    """Whether a head is one of a gRPC call."""
-    return any(name == b"content-type" and value.startswith(GRPC) for name, value in fields)
 
 
 class GrpcReader:
@@ -37,10 +32,13 @@ class GrpcReader:
     passes_unseen = False  # a later piece may name another model
     api: LlmApi | None = None
 
-    def __init__(self, plane: DataPlane, fields: Sequence[HeaderField]) -> None:
-        """Raises: GatewayError where the head is malformed."""
+    def __init__(self, plane: DataPlane, fields: Sequence[HeaderField], named: Mapping[bytes, bytes]) -> None:
+        """`named` has the first of the fields of each name.
+
+        Raises: GatewayError where the head is malformed.
+        """
         self._plane = plane
-        self._fields = dict(reversed(fields))
+        self._fields = named
         if b":path" not in self._fields:
             raise GatewayError(ErrorKind.BAD_REQUEST, "the proxy sends no :path")
         block = Block([field for field in fields if field[0] not in _LEFT_OUT])

@@ -118,12 +118,13 @@ class ProxyRequest:
         self._modes = ext_proc.modes_of(request) or self._modes
         self._subset = ext_proc.subset_of(request)
         fields = ext_proc.fields_of(headers.headers)
-        self._request_id = next((value for name, value in fields if name == b"x-request-id"), None)
+        named = dict(reversed(fields))
+        self._request_id = named.get(b"x-request-id")
         self._has_body = not headers.end_of_stream
         if self._picker.metrics.num_open > settings.max_requests:
             what = f"{settings.max_requests} requests are under way already (--max-requests)"
             raise GatewayError(ErrorKind.OVERLOADED, what)
-        self._reader = self._picker.reader(fields, has_body=self._has_body)
+        self._reader = self._picker.reader(fields, named, has_body=self._has_body)
         if not self._has_body:
             self._body_has_ended = True
             self._reader.add(b"", True)
@@ -220,8 +221,9 @@ class ProxyRequest:
                     mutation.fields.append((b"content-length", b"%d" % len(held)))
             self._send(ext_proc.destined(Part.REQUEST_BODY, destination, mutation))
             return
-        needs_no_body = self._at is Part.REQUEST_HEADERS and self._has_body and not held
-        reply_mode = self._modes[1] if needs_no_body and self._reader.passes_unseen else None
+        # Envoy follows this where bodies come whole, and not full-duplex
+        needs_no_body = self._has_body and self._modes[0].is_whole and self._reader.passes_unseen
+        reply_mode = self._modes[1] if needs_no_body else None
         self._send(ext_proc.destined(Part.REQUEST_HEADERS, destination, mutation, reply_mode))
         if held or (self._has_body and self._body_has_ended and self._modes[0] is BodyMode.FULL_DUPLEX_STREAMED):
             self._send_pieces(held, self._body_has_ended and not self._has_trailers)
@@ -327,8 +329,7 @@ class ProxyRequest:
         if self._may_refuse and (headers.end_of_stream or self._modes[1] is BodyMode.NONE):
             self._learn_refusal()
         reply_fields = routing.route_target.reply_fields
-        answer = ext_proc.with_fields(Part.RESPONSE_HEADERS, reply_fields) if reply_fields else None
-        self._send(answer or ext_proc.go_on(Part.RESPONSE_HEADERS))
+        self._send(ext_proc.with_fields(Part.RESPONSE_HEADERS, tuple(reply_fields)))
 
     def _move_to_served(self, request: Message, now: float) -> None:
         """The proxy may have gone to another endpoint than the first, which has failed then."""
@@ -403,6 +404,8 @@ class ProxyRequest:
 def _mutation(routing: Routing) -> Mutation:
     """What its engine gets changed of a request, apart from its body: the path, and the fields that rules declare."""
     engine = routing.route_target.engine
+    if not engine.extra_names and routing.path is None and not routing.removed:  # mostly
+        return Mutation()
     fields = list(engine.extra_fields)
     declared = {name for name, _ in fields}
     removed = [*routing.removed, *(name for name in engine.extra_names if name not in declared)]

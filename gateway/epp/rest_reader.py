@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
@@ -22,7 +22,10 @@ from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.decision import Decision, Undecided
 
 _MAX_NAME_LENGTH = 1024
-_PSEUDO = b":"
+# Written above, or of a connection alone.
+_LEFT_OUT = frozenset(
+    {b":method", b":path", b":authority", b":scheme", b":protocol", b"host", b"cookie", b"transfer-encoding", b"expect"}
+)
 _CODING = b"content-encoding"
 
 
@@ -31,10 +34,15 @@ class RestReader:
 
     over_grpc = False
 
-    def __init__(self, plane: DataPlane, fields: Sequence[HeaderField], *, has_body: bool) -> None:
-        """Raises: GatewayError(BAD_REQUEST) where the head is malformed."""
+    def __init__(
+        self, plane: DataPlane, fields: Sequence[HeaderField], named: Mapping[bytes, bytes], *, has_body: bool
+    ) -> None:
+        """`named` has the first of the fields of each name.
+
+        Raises: GatewayError(BAD_REQUEST) where the head is malformed.
+        """
         self._plane = plane
-        self._request = request = plane.read.of_fields(*_head_of(fields, has_body=has_body))
+        self._request = request = plane.read.of_fields(*_head_of(fields, named, has_body=has_body))
         self._body = RequestBody(request, 0)
         self._body.is_complete = not has_body
         self._rewritten: bytes | None = None
@@ -175,17 +183,16 @@ class RestReader:
         )
 
 
-def _head_of(fields: Sequence[HeaderField], *, has_body: bool) -> tuple[bytes, bytes, list[HeaderField]]:
+def _head_of(
+    fields: Sequence[HeaderField], named: Mapping[bytes, bytes], *, has_body: bool
+) -> tuple[bytes, bytes, list[HeaderField]]:
     """The request's method, target and fields, as readers of HTTP/1.1's heads have them."""
-    named = dict(reversed(fields))
     if b":method" not in named or b":path" not in named:
         raise GatewayError(ErrorKind.BAD_REQUEST, "the proxy sends no :method and :path")
     rest = [(b"host", named.get(b":authority") or named.get(b"host") or b"")]
-    cookies = [value for name, value in fields if name == b"cookie"]
-    if cookies:
-        rest.append((b"cookie", b"; ".join(cookies)))
-    left_out = (b"host", b"cookie", b"transfer-encoding", b"expect")
-    rest += [each for each in fields if not each[0].startswith(_PSEUDO) and each[0] not in left_out]
+    if b"cookie" in named:  # which HTTP/2 may split
+        rest.append((b"cookie", b"; ".join([value for name, value in fields if name == b"cookie"])))
+    rest += [field for field in fields if field[0] not in _LEFT_OUT]
     if has_body and b"content-length" not in named:
         rest.append((b"transfer-encoding", b"chunked"))
     return named[b":method"], named[b":path"], rest

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from gateway.protocol.protobuf import Message
 from gateway.protocol.protobuf.text_schema import TextSchema
@@ -95,11 +96,13 @@ class Part(IntEnum):
 
 
 # In the order in which they are looked for: most messages of long replies are pieces of bodies.
-_PARTS = (
-    *(Part.RESPONSE_BODY, Part.REQUEST_BODY, Part.REQUEST_HEADERS, Part.RESPONSE_HEADERS),
-    *(Part.RESPONSE_TRAILERS, Part.REQUEST_TRAILERS),
-)
-_NAMES = {part: part.name.lower() for part in Part}
+_PARTS = [
+    (part, part.name.lower())
+    for part in (
+        *(Part.RESPONSE_BODY, Part.REQUEST_BODY, Part.REQUEST_HEADERS, Part.RESPONSE_HEADERS),
+        *(Part.RESPONSE_TRAILERS, Part.REQUEST_TRAILERS),
+    )
+]
 _OVERWRITE_IF_EXISTS_OR_ADD = 2
 _SKIP = 2  # of ProcessingMode.HeaderSendMode
 # A piece of a body in an answer: Envoy recommends no more than 64 KiB for a message.
@@ -118,8 +121,7 @@ class Mutation:
 
 def part_of(request: Message) -> tuple[Part, Message] | None:
     """The part that a ProcessingRequest brings; None where it brings none that is known."""
-    for part in _PARTS:
-        name = _NAMES[part]
+    for part, name in _PARTS:
         if request.HasField(name):
             return part, getattr(request, name)
     return None
@@ -180,34 +182,48 @@ def _metadata(request: Message, namespace: str, key: str) -> Message | None:
 
 def go_on(part: Part) -> bytes:
     """The answer that changes nothing."""
-    return bytes((part << 3 | 2, 0))
+    return _GO_ON[part]
+
+
+_GO_ON = {part: bytes((part << 3 | 2, 0)) for part in Part}
 
 
 def destined(part: Part, endpoints: str, mutation: Mutation, reply_mode: BodyMode | None = None) -> bytes:
     """The answer that tells where a request goes, with what changes of it; `endpoints` are host:port, the first choice
     first, separated by commas. With a `reply_mode`, which is that of the reply's body, the request's body need not be
     sent; proxies do so where they are configured to (`allow_mode_override`)."""
-    response = message("ProcessingResponse")()
-    common = getattr(response, _NAMES[part]).response
-    _set(common.header_mutation, [(DESTINATION.encode(), endpoints.encode()), *mutation.fields])
-    common.header_mutation.remove_headers.extend(mutation.removed)
+    header, metadata = _destination(endpoints)
+    changes = header
+    if mutation.fields:
+        changes += _options(mutation.fields)
+    if mutation.removed:
+        changes += b"".join([_bytes(2, name) for name in mutation.removed])
+    common = _bytes(2, changes)
     if mutation.body is not None:
-        common.body_mutation.body = mutation.body
+        common += _bytes(3, _bytes(1, mutation.body))
+    answer = _bytes(part, _bytes(1, common)) + metadata
+    return answer if reply_mode is None else answer + _bytes(9, b"\x20%c\x28%c" % (reply_mode, _SKIP))
+
+
+@lru_cache(4096)
+def _destination(endpoints: str) -> tuple[bytes, bytes]:
+    """The header of a choice, as a part of a HeaderMutation, and its metadata, as a part of a ProcessingResponse."""
+    response = message("ProcessingResponse")()
     destination = response.dynamic_metadata.fields[DESTINATION_NAMESPACE].struct_value
     destination.fields[DESTINATION].string_value = endpoints
-    if reply_mode is not None:
-        response.mode_override.response_body_mode = reply_mode
-        response.mode_override.request_trailer_mode = _SKIP
-    data: bytes = response.SerializeToString()
-    return data
+    return _options([(DESTINATION.encode(), endpoints.encode())]), response.SerializeToString()
 
 
-def with_fields(part: Part, fields: Iterable[HeaderField]) -> bytes:
+@lru_cache(4096)
+def with_fields(part: Part, fields: tuple[HeaderField, ...]) -> bytes:
     """The answer that sets fields of a head."""
-    response = message("ProcessingResponse")()
-    _set(getattr(response, _NAMES[part]).response.header_mutation, fields)
-    data: bytes = response.SerializeToString()
-    return data
+    return _bytes(part, _bytes(1, _bytes(2, _options(fields)))) if fields else go_on(part)
+
+
+def _options(fields: Iterable[HeaderField]) -> bytes:
+    """Fields to set, as parts of a HeaderMutation: header (key, raw_value) and append_action."""
+    overwrite = b"\x18%c" % _OVERWRITE_IF_EXISTS_OR_ADD
+    return b"".join([_bytes(1, _bytes(1, _bytes(1, name) + _bytes(3, value)) + overwrite) for name, value in fields])
 
 
 def pieces(part: Part, body: bytes, ended: bool) -> Iterator[bytes]:
@@ -231,18 +247,11 @@ def immediate(
     reply.status.code = status
     reply.body = body
     reply.details = details
-    _set(reply.headers, fields)
+    reply.headers.MergeFromString(_options(fields))
     if grpc_status is not None:
         reply.grpc_status.status = grpc_status
     data: bytes = response.SerializeToString()
     return data
-
-
-def _set(mutation: Message, fields: Iterable[HeaderField]) -> None:
-    for name, value in fields:
-        option = mutation.set_headers.add(append_action=_OVERWRITE_IF_EXISTS_OR_ADD)
-        option.header.key = name
-        option.header.raw_value = value
 
 
 def _piece(part: Part, body: bytes, ended: bool) -> bytes:
@@ -252,4 +261,8 @@ def _piece(part: Part, body: bytes, ended: bool) -> bytes:
 
 
 def _bytes(number: int, data: bytes) -> bytes:
-    return b"%c%b%b" % (number << 3 | 2, write_varint(len(data)), data)
+    """A field of bytes, or of a message."""
+    size = len(data)
+    if size < 0x80:
+        return b"%c%c%b" % (number << 3 | 2, size, data)
+    return b"%c%b%b" % (number << 3 | 2, write_varint(size), data)

@@ -50,20 +50,19 @@ def unchanged(config: Config) -> None:
     """As the example is."""
 
 
-def with_overrides(config: Config) -> None:
-    """The picker may spare itself bodies; it sees those of replies."""
-    processor = external_processor(config)
-    processor["allow_mode_override"] = True
-    processor["processing_mode"]["response_body_mode"] = "FULL_DUPLEX_STREAMED"
+def with_replies(config: Config) -> None:
+    """Bodies of replies pass through the picker, too, as gateways for the inference extension configure it."""
+    external_processor(config)["processing_mode"]["response_body_mode"] = "FULL_DUPLEX_STREAMED"
 
 
 def with_whole_bodies(config: Config) -> None:
-    """BUFFERED, which older gateways have."""
-    mode = external_processor(config)["processing_mode"]
-    mode |= {"request_body_mode": "BUFFERED", "request_trailer_mode": "SKIP"}
+    """Envoy holds bodies, those that the picker needs: BUFFERED."""
+    processor = external_processor(config)
+    processor["allow_mode_override"] = True
+    processor["processing_mode"] |= {"request_body_mode": "BUFFERED", "request_trailer_mode": "SKIP"}
 
 
-@pytest.fixture(scope="module", params=[unchanged, with_overrides, with_whole_bodies], ids=lambda each: each.__name__)
+@pytest.fixture(scope="module", params=[unchanged, with_replies, with_whole_bodies], ids=lambda each: each.__name__)
 def url(
     request: pytest.FixtureRequest, picker: PickerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

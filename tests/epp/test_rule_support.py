@@ -45,7 +45,10 @@ def test_callers_and_conversations_are_refused(tmp_path: Path) -> None:
     """A picker knows no callers and stores no turns."""
     digest = "sha256:" + "0" * 64
     (tmp_path / "clients.yaml").write_text(f"- {{id: '0123456789ab', tenant: t, hash: '{digest}'}}\n")
-    text = ENGINE + ", protocol: openai}\nauth: {keys: clients.yaml}\nroutes:\n  - {name: r, engine: e, session: {history: true}}"
+    text = (
+        ENGINE
+        + ", protocol: openai}\nauth: {keys: clients.yaml}\nroutes:\n  - {name: r, engine: e, session: {history: true}}"
+    )
     found = supported(loaded(tmp_path, text))
     assert found.rules is None
     messages = [problem.message for problem in found.errors]
