@@ -48,7 +48,10 @@ class PickerServer(ConnectionServer):
         self.picker = picker
         self.is_leaving = False
         settings = picker.settings
-        self.http2_limits = Http2Limits(max_streams=settings.max_streams, window_bytes=settings.window_bytes)
+        # Envoy ends the stream of each request by a reset
+        self.http2_limits = Http2Limits(
+            max_streams=settings.max_streams, window_bytes=settings.window_bytes, max_resets=None
+        )
         self.message_bytes = settings.max_body_bytes + _MESSAGE_BYTES
 
     def new_connection(self) -> PickerConnection:

@@ -192,7 +192,7 @@ def main(
                     found.latency_us.append(_measure(case, running, asked, 1, seconds / 2, cores).p50_us)
                     loaded = _measure(case, running, asked, case.connections, seconds, cores)
                 except BenchError as error:
-                    Console(stderr=True).print(f"{case.name}, {name}: {error}")
+                    Console(stderr=True).print(f"{case.name}, {name}: {error}", markup=False)
                     continue
                 found.per_second.append(loaded.units / loaded.seconds)
                 found.proxy_us.append(loaded.group_cpu_seconds["proxy"] / loaded.units * 1e6)

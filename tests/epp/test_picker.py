@@ -461,6 +461,15 @@ def test_malformed_calls_end_with_a_status(picker: PickerProcess) -> None:
             assert error.value.code() is code
 
 
+def test_streams_may_end_by_a_reset(engines: Engines, stream: Open) -> None:
+    """Envoy ends the stream of each request by a reset: thousands of them are no flood."""
+    for _ in range(2100):
+        with stream() as each:
+            each.head("/v2/models/one/infer").answer()
+    with stream() as each:
+        assert each.head("/v2/models/one/infer").destination() == engines[0].address
+
+
 def test_metrics_count_what_was_picked(picker: PickerProcess, stream: Open) -> None:
     """The gateway's metrics count the requests by route and endpoint, the picker's own what it has decided."""
     with stream() as each:
