@@ -105,10 +105,11 @@ class ProxyRequest:
         self._close()
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: refuse a request whose body does not come."""
+        """Called about once a second: refuse a request whose body does not come. A body that the proxy holds has the
+        proxy's own time."""
         limit = self._picker.settings.body_timeout
-        is_waiting = self._has_body and not self._body_has_ended and self._endpoint is None
-        if is_waiting and not self._is_refused and self._routing is None and now - self._active_at > limit:
+        is_waiting = self._has_body and not self._body_has_ended and self._routing is None and not self._is_refused
+        if is_waiting and not self._modes[0].is_whole and now - self._active_at > limit:
             self._refuse(GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the body came for {limit:g} s"))
 
     # The request
@@ -225,8 +226,9 @@ class ProxyRequest:
         needs_no_body = self._has_body and self._modes[0].is_whole and self._reader.passes_unseen
         reply_mode = self._modes[1] if needs_no_body else None
         self._send(ext_proc.destined(Part.REQUEST_HEADERS, destination, mutation, reply_mode))
-        if held or (self._has_body and self._body_has_ended and self._modes[0] is BodyMode.FULL_DUPLEX_STREAMED):
-            self._send_pieces(held, self._body_has_ended and not self._has_trailers)
+        ended = self._body_has_ended and not self._has_trailers
+        if held or (ended and self._has_body and self._modes[0] is BodyMode.FULL_DUPLEX_STREAMED):
+            self._send_pieces(held, ended)
         if self._has_trailers:
             self._send(ext_proc.go_on(Part.REQUEST_TRAILERS))
 

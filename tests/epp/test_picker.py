@@ -3,11 +3,13 @@
 import gzip
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.protocol.ext_proc import PROCESS_PATH, BodyMode
@@ -57,7 +59,15 @@ def rules_for(a: Engine, b: Engine) -> Config:
         {"name": "chat", "match": {"protocol": "openai"}, "engine": "llm"},
         {"name": "all", "engine": "v2"},
     ]
-    return {"engines": engines, "routes": routes}
+    routes.insert(0, {"name": "split", "match": {"model": "split"}, "experiment": "halves"})
+    halves = {
+        "unit": "session",
+        "arms": [
+            {"name": "control", "engine": "v2", "weight": 50},
+            {"name": "candidate", "engine": "sessions", "weight": 50},
+        ],
+    }
+    return {"engines": engines, "routes": routes, "experiments": {"halves": halves}}
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +272,19 @@ def test_operations_about_a_server(engines: Engines, stream: Open) -> None:
         assert each.head("/v2/repository/models/one/load").body(b"{}").refusal()[0] in (403, 501)
 
 
+def test_experiments_split_by_their_unit(stream: Open) -> None:
+    """A session keeps its arm, and arms get their shares."""
+    arms: dict[str, set[bytes]] = {}
+    for session in map(str, range(24)):
+        for _ in range(2):
+            with stream() as each:
+                each.head("/v2/models/split/infer", fields=[("x-session-id", session)]).destination()
+                fields = fields_of(each.reply_head(200, ended=True).answer().response_headers.response)
+                arms.setdefault(session, set()).add(fields[b"x-pointsman-arm"])
+    assert all(len(each) == 1 for each in arms.values())
+    assert set.union(*arms.values()) == {b"control", b"candidate"}
+
+
 # What changes of a request
 
 
@@ -447,6 +470,31 @@ def test_health(picker: PickerProcess) -> None:
         watch.cancel()
     assert httpx.get(f"{picker.metrics_url}/livez").status_code == 200
     assert httpx.get(f"{picker.metrics_url}/readyz").status_code == 200
+
+
+def test_tls_and_a_fleet_that_is_down(start_picker: Callable[..., PickerProcess], tmp_path: Path) -> None:
+    """With --tls-client-ca only a proxy with a certificate is served; health says no while no engine is ready."""
+    authority = trustme.CA()
+    server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("proxy")
+    server.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    server.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    rules = {"engines": {"e": {"endpoints": ["http://127.0.0.1:9"]}}, "routes": [{"name": "r", "engine": "e"}]}
+    files = {"--tls-cert": "cert.pem", "--tls-key": "key.pem", "--tls-client-ca": "ca.pem"}
+    options = [text for name, file in files.items() for text in (name, str(tmp_path / file))]
+    picker = start_picker(rules, *options)
+    root = authority.cert_pem.bytes()
+    own = client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+    with grpc.secure_channel(picker.address, grpc.ssl_channel_credentials(root, *own)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service, status in (("liveness", "SERVING"), ("readiness", "NOT_SERVING"), ("", "NOT_SERVING")):
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60, wait_for_ready=True)
+            assert reply.status == health_pb2.HealthCheckResponse.ServingStatus.Value(status)
+    with grpc.secure_channel(picker.address, grpc.ssl_channel_credentials(root)) as channel:
+        with pytest.raises(grpc.RpcError) as error:
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert httpx.get(f"{picker.metrics_url}/readyz").status_code == 503
 
 
 def test_malformed_calls_end_with_a_status(picker: PickerProcess) -> None:
