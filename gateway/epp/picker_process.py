@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from gateway.epp.endpoint_picker import EndpointPicker
 from gateway.epp.fleet_watch import FleetWatch
 from gateway.epp.server import PickerServer
 from gateway.epp.settings import PickerSettings
+from gateway.net.collector import relax_collector
 from gateway.net.listener_tls import listener_tls
 from gateway.observability.exposition import ExpositionState, render
 from gateway.protocol import prometheus_text
@@ -73,6 +75,9 @@ class PickerProcess:
                 await asyncio.gather(starting, return_exceptions=True)
                 return 0
             starting.result()
+            gc.collect()
+            gc.freeze()  # what is loaded by now stays loaded
+            relax_collector()
             port = await server.serve(listener, tls=tls)
             self._announce(port, metrics_listener.getsockname()[1])
             await stopping

@@ -221,7 +221,7 @@ class ProcessCall(PickerCall):
         self._request = ProxyRequest(connection.server.picker, self.send)
 
     def received(self, message: bytes) -> None:
-        self._request.receive(ext_proc.parse("ProcessingRequest", message))
+        self._request.receive(ext_proc.read_request(message))
 
     def ended(self) -> None:
         self._request.end()

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 
-from gateway.protocol.protobuf import Message
+from gateway.protocol.protobuf import Message, MessageClass
 from gateway.protocol.protobuf.text_schema import TextSchema
 from gateway.protocol.protobuf_wire import write_varint
 
@@ -117,6 +117,24 @@ class Mutation:
     fields: list[HeaderField] = field(default_factory=list)
     removed: list[bytes] = field(default_factory=list)
     body: bytes | None = None
+
+
+def read_request(data: bytes) -> Message:
+    """A ProcessingRequest. Raises: ValueError where it is malformed."""
+    request_class, decode_error = _request_class()
+    request = request_class()
+    try:
+        request.ParseFromString(data)
+    except decode_error:
+        raise ValueError("the message is no ProcessingRequest") from None
+    return request
+
+
+@cache
+def _request_class() -> tuple[MessageClass, type[Exception]]:
+    from google.protobuf.message import DecodeError
+
+    return message("ProcessingRequest"), DecodeError
 
 
 def part_of(request: Message) -> tuple[Part, Message] | None:
