@@ -134,7 +134,7 @@ def _run(settings: PickerSettings, paths: list[Path], ready_file: Path | None) -
     set_up_logging(settings.log_format)
     book = Rulebook(paths)
     loaded = tested(with_tls_files(load_rules(paths)))
-    followed = supported(loaded)
+    followed = supported(loaded, is_closed=settings.is_closed)
     if followed.problems:
         print_problems(followed)
     if followed.rules is None:

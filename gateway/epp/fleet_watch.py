@@ -28,6 +28,7 @@ class FleetWatch:
 
     def __init__(self, settings: PickerSettings, book: Rulebook, rules: RulesSpec) -> None:
         self.book = book
+        self._is_closed = settings.is_closed
         self._rules = rules  # those in force, reduced to what a picker follows
         self.plane = DataPlane(settings.of_plane, rules, book.number, {})
         self._discovery = Discovery(self._endpoints_changed)
@@ -73,7 +74,7 @@ class FleetWatch:
     async def _follow_files(self) -> None:
         while True:
             rules = await self.book.next()
-            found = supported(LoadedRules(rules, (), ()))
+            found = supported(LoadedRules(rules, (), ()), is_closed=self._is_closed)
             for problem in found.problems:
                 _log.warning("%s", problem)
             if found.rules is None:

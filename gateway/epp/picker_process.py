@@ -110,8 +110,7 @@ class PickerProcess:
         settings = self._settings
         _log.info("ext_proc   %s:%d%s", _in_url(settings.host), port, " with TLS" if settings.tls is not None else "")
         _log.info("metrics    http://%s:%d/metrics", _in_url(settings.metrics_host), metrics_port)
-        is_verified = settings.tls is not None and settings.tls.requires_certificates
-        if settings.host not in _LOOPBACK and not is_verified:
+        if settings.host not in _LOOPBACK and not settings.is_closed:
             what = (
                 "everyone who reaches %s:%d can ask for endpoints: let only the proxy reach it, or use --tls-client-ca"
             )

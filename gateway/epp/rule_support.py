@@ -14,17 +14,20 @@ from gateway.config.engine_specs import EngineSpec
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RouteSpec, RulesSpec, SessionSpec
 from gateway.config.value_parsers import is_address
+from gateway.protocol.credentials import is_credential
 from gateway.yaml.problems import Location, Problem, Severity
 
 _NO_PLACE = Location("the rules", 1, 1)
 
 
-def supported(loaded: LoadedRules) -> LoadedRules:
+def supported(loaded: LoadedRules, *, is_closed: bool = False) -> LoadedRules:
     """The rules without what a picker leaves out, and all that it refuses or leaves out among the problems; no rules
-    where it refuses some."""
+    where it refuses some. `is_closed`: only proxies with a certificate are served, and so may read credentials."""
     if loaded.rules is None:
         return loaded
     problems = [*loaded.problems, *_refused(loaded.rules), *_left_out(loaded.rules)]
+    if not is_closed:
+        problems += _exposed(loaded.rules)
     is_refused = any(problem.is_error for problem in problems)
     return replace(loaded, rules=None if is_refused else _reduced(loaded.rules), problems=tuple(problems))
 
@@ -47,6 +50,19 @@ def _refused(rules: RulesSpec) -> Iterator[Problem]:
             host, _, port = address.rpartition(":")
             what = f"engine '{engine.name}': {address!r} is a name, and proxies take addresses: write"
             yield _problem(engine.location, f"{what} {{dns: '{host}:{port}'}}, or host:port with an address")
+
+
+def _exposed(rules: RulesSpec) -> Iterator[Problem]:
+    """A picker answers with the fields that an engine gets."""
+    for engine in rules.engines.values():
+        named = ["api_key"] if engine.api_key else []
+        named += [f"header '{name}'" for name, value in engine.headers.items() if value and is_credential(name)]
+        for what in named:
+            text = (
+                f"engine '{engine.name}': all who reach the gRPC port would read its {what}: let in only proxies with "
+                "a certificate (--tls-client-ca), or have the proxy add it"
+            )
+            yield _problem(engine.location, text)
 
 
 def _names_in_place_of_addresses(engine: EngineSpec) -> Iterator[str]:

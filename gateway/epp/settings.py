@@ -41,6 +41,11 @@ class PickerSettings:
     body_timeout: float = 60.0  # longest silence inside a body that is waited for
 
     @property
+    def is_closed(self) -> bool:
+        """Whether only proxies with a certificate are served."""
+        return self.tls is not None and self.tls.requires_certificates
+
+    @property
     def of_plane(self) -> Settings:
         """The settings of the parts that the picker shares with the gateway."""
         limits = Limits(

@@ -56,6 +56,16 @@ def test_callers_and_conversations_are_refused(tmp_path: Path) -> None:
     assert any("stores conversations" in each for each in messages)
 
 
+@pytest.mark.parametrize("key, what", [("api_key: secret", "api_key"), ("headers: {x-api-key: s}", "'x-api-key'")])
+def test_credentials_are_for_proxies_with_a_certificate(tmp_path: Path, key: str, what: str) -> None:
+    """The answers have an engine's credentials: they need --tls-client-ca."""
+    found = loaded(tmp_path, ENGINE + f", {key}}}" + ROUTE)
+    (problem,) = supported(found).errors
+    assert what in problem.message
+    assert "secret" not in problem.message
+    assert supported(found, is_closed=True).errors == ()
+
+
 def test_what_only_helps_is_left_out(tmp_path: Path) -> None:
     """Fallbacks, shadows, hedging and replay are warnings, and gone from the rules that the picker follows."""
     text = """
