@@ -1,14 +1,18 @@
 """A real Envoy by the example configuration, with the picker, in front of engines."""
 
 import json
+import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy
 import pytest
-import tritonclient.grpc as triton
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
 
+from gateway.demo.triton import TritonProcess
 from tests.epp.engines import Engine
 from tests.epp.processes import Config, PickerProcess, envoy, envoy_binary, external_processor
 from tests.support.waiting import eventually
@@ -89,7 +93,7 @@ def test_each_model_goes_to_an_engine_that_has_it(engines: Engines, client: http
         assert reply.headers["x-pointsman-route"] == "chat"
         reply = client.post(f"/v2/models/{model}/infer", json={"inputs": []})
         assert (reply.status_code, reply.json()["served_by"]) == (200, name)
-        with triton.InferenceServerClient(url.removeprefix("http://")) as grpc_client:
+        with triton_grpc.InferenceServerClient(url.removeprefix("http://")) as grpc_client:
             answer = grpc_client.infer(model, [], request_id="7", client_timeout=120).get_response()
             assert (answer.model_version, answer.id) == (name, "7")
 
@@ -99,7 +103,7 @@ def test_routes_rename_models(engines: Engines, client: httpx.Client, url: str) 
     assert client.post(CHAT, json=chat("alias", "x" * 100_000)).json()["model"] == "one"
     assert client.post("/v2/models/old/infer", json={"inputs": []}).json()["served_by"] == "a"
     assert engines[0].seen[-1][1] == "/v2/models/one/infer"
-    with triton.InferenceServerClient(url.removeprefix("http://")) as grpc_client:
+    with triton_grpc.InferenceServerClient(url.removeprefix("http://")) as grpc_client:
         answer = grpc_client.infer("old", [], client_timeout=120).get_response()
         assert (answer.model_name, answer.model_version) == ("one", "a")
 
@@ -225,3 +229,36 @@ def test_new_rules_and_draining(engines: Engines, start_picker: Callable[..., Pi
         assert [line for line in lines if line] == ["data: [DONE]"]
         held.close()
     assert picker.process.wait(120) == 0
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("mode", [unchanged, with_whole_bodies], ids=lambda each: each.__name__)
+def test_a_real_triton(
+    triton: TritonProcess, start_picker: Callable[..., PickerProcess], tmp_path: Path, mode: Callable[[Config], None]
+) -> None:
+    """tritonclient reaches a Triton through Envoy and the picker: binary tensors over REST, calls, and a stream."""
+    endpoint = {"url": triton.http_url, "grpc": triton.grpc_url}
+    picker = start_picker({"engines": {"t": {"endpoints": [endpoint]}}, "routes": [{"name": "all", "engine": "t"}]})
+    a = numpy.arange(4, dtype=numpy.int32).reshape(1, 4)
+    with envoy(tmp_path, picker.port("ext_proc"), mode) as url:
+        address = url.removeprefix("http://")
+        with triton_http.InferenceServerClient(address, network_timeout=120) as rest:
+            assert rest.is_server_ready()
+            assert rest.get_model_metadata("adder")["name"] == "adder"
+            inputs = [triton_http.InferInput(name, a.shape, "INT32") for name in ("a", "b")]
+            for each in inputs:
+                each.set_data_from_numpy(a)
+            assert (rest.infer("adder", inputs).as_numpy("sum") == a + a).all()
+        with triton_grpc.InferenceServerClient(address) as calls:
+            assert calls.is_model_ready("adder", client_timeout=120)
+            inputs = [triton_grpc.InferInput(name, a.shape, "INT32") for name in ("a", "b")]
+            for each in inputs:
+                each.set_data_from_numpy(a)
+            assert (calls.infer("adder", inputs, client_timeout=120).as_numpy("sum") == a + a).all()
+            if mode is unchanged:  # a stream has no end that a whole body could wait for
+                results: queue.Queue[Any] = queue.Queue()
+                calls.start_stream(lambda result, error: results.put(error or result))
+                for _ in range(2):  # the second goes out when the first is answered
+                    calls.async_stream_infer("adder", inputs)
+                    assert (results.get(timeout=120).as_numpy("sum") == a + a).all()
+                calls.stop_stream()
