@@ -18,6 +18,7 @@ from gateway.wire.grpc import framed
 from tests.epp.engines import Engine
 from tests.epp.processes import Config, PickerProcess
 from tests.epp.proxy import BUFFERED, FULL_DUPLEX, NONE, Stream, destination_of, fields_of, refusal
+from tests.support.kubernetes_api import KubernetesApi, endpoint
 from tests.support.waiting import eventually
 
 Engines = tuple[Engine, Engine]
@@ -534,3 +535,35 @@ def test_metrics_count_what_was_picked(picker: PickerProcess, stream: Open) -> N
         timeout_seconds=60,
     )
     assert "pointsman_epp_held_bytes 0.0" in httpx.get(f"{picker.metrics_url}/metrics").text
+
+
+def test_pods_join_and_leave(
+    engines: Engines, start_picker: Callable[..., PickerProcess], open_stream: Callable[[PickerProcess], Stream]
+) -> None:
+    """The EndpointSlices of a Service are the endpoints, over REST and gRPC, as they change."""
+    a, b = engines
+    with KubernetesApi() as api:
+        api.put("a", [endpoint("127.0.0.1")], port=a.port, grpc=a.grpc_port)
+        service = {"service": "triton", "namespace": "models", "port": "http", "api": api.url}
+        rules = {
+            "engines": {"triton": {"endpoints": [{"kubernetes": service, "grpc": "grpc"}]}},
+            "routes": [{"name": "all", "engine": "triton"}],
+        }
+        picker = start_picker(rules)
+
+        def picked(path: str, body: bytes | None = None) -> str | None:
+            with open_stream(picker) as each:
+                each.head(path, fields=[] if body is None else GRPC)
+                response = each.body(body or b"{}").answer()
+                return None if response.HasField("immediate_response") else destination_of(response)
+
+        shared = "/v2/models/shared/infer"
+        assert picked(shared) == a.address
+        assert picked(INFER, infer_message("shared")) == a.grpc_address
+        api.put("b", [endpoint("127.0.0.1")], port=b.port, grpc=b.grpc_port)
+        eventually(lambda: picked(shared) == b.address)
+        api.delete("a")
+        eventually(lambda: {picked(shared) for _ in range(8)} == {b.address})
+        assert picked(INFER, infer_message("shared")) == b.grpc_address
+        api.delete("b")
+        eventually(lambda: picked(shared) is None)
