@@ -39,9 +39,10 @@ FLOORS = {
     "gateway.shadow": 7,
     "gateway.admin": 8,
     "gateway.demo": 8,
+    "gateway.epp": 9,  # its HTTP port is served as the admin API is
     "gateway.service": 8,
-    "gateway.cli": 9,
-    "gateway.__main__": 10,
+    "gateway.cli": 10,
+    "gateway.__main__": 11,
 }
 # Engines are services of their own: they share the gateway's language, and nothing else of it.
 ENGINES_USE = {

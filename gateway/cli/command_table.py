@@ -23,6 +23,7 @@ class CommandEntry(NamedTuple):
 COMMANDS = {
     "up": CommandEntry(GATEWAY, "up", "up"),
     "serve": CommandEntry(GATEWAY, "serve", "serve", has_sources=True),
+    "epp": CommandEntry(GATEWAY, "epp", "epp", has_sources=True),
     "check": CommandEntry(RULES, "check", "check"),
     "explain": CommandEntry(RULES, "explain", "explain"),
     "replay": CommandEntry(RULES, "recordings", "replay"),

@@ -107,6 +107,11 @@ class Endpoint:
         return f"<Endpoint {self.url}: {condition}, {draining}{self.breaker.state.value}, {self.in_flight} in flight>"
 
     @property
+    def grpc(self) -> str | None:
+        """host:port of its gRPC, as it is declared; None where it has none."""
+        return self._declared[0]
+
+    @property
     def takes_new(self) -> bool:
         """Whether it gets work that could go elsewhere: it is not drained, by an operator or because its host stops
         and reports that it is not ready."""

@@ -67,6 +67,7 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._method = self._path = b""
         self._body = b""
         self._body_left = 0
+        self._tail: bytes | None = None  # the last bytes that have come of a chunked body
         self._huge_left = 0
         self._is_paused = False
 
@@ -78,6 +79,9 @@ class CannedConnection(asyncio.BufferedProtocol):
         return self._shared
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._tail is not None:
+            self._chunked_updated(bytes(self._shared[max(0, nbytes - len(LAST_CHUNK)) : nbytes]))
+            return
         if self._body_left:
             self._body_left -= nbytes
             if self._keeps_body:
@@ -92,7 +96,9 @@ class CannedConnection(asyncio.BufferedProtocol):
             self._head = b""
             self._method, self._path, _ = head[: head.find(b"\r\n")].split(b" ", 2)
             if messages.is_chunked(head[:end]):
-                self.refuse(b"411 Length Required")
+                self._tail = b""
+                last = min(body_seen, len(LAST_CHUNK), nbytes)
+                self._chunked_updated(bytes(self._shared[nbytes - last : nbytes]))
                 return
             length = messages.content_length(head[:end]) or 0
             self._body_left = length - body_seen
@@ -102,6 +108,14 @@ class CannedConnection(asyncio.BufferedProtocol):
             self.refuse(b"400 Pipelined")
         elif self._body_left == 0:
             self.reply(self._method, self._path, self._body)
+
+    def _chunked_updated(self, data: bytes) -> None:
+        """The chunks of a body are not read: it ends where a read ends with the last one."""
+        assert self._tail is not None
+        self._tail = (self._tail + data)[-len(LAST_CHUNK) :]
+        if self._tail == LAST_CHUNK:
+            self._tail = None
+            self.reply(self._method, self._path, b"")
 
     def refuse(self, status: bytes) -> None:
         self._transport.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)

@@ -21,7 +21,8 @@ class Http2Limits:
     window_bytes: int = 256 * 1024  # that may arrive on one stream before they are consumed
     max_frame_bytes: int = 64 * 1024
     max_header_bytes: int = 64 * 1024
-    max_resets: int = 2000  # streams broken off in a burst; a twentieth of it each second for good (CVE-2023-44487)
+    # Streams broken off in a burst, and a twentieth of it each second for good (CVE-2023-44487); None: any number
+    max_resets: int | None = 2000
 
 
 class NullReceiver:
