@@ -82,6 +82,7 @@ class Engine:
         "_choose",
         "_declared",
         "_draw",
+        "_indexed_at",
         "_listed_at",
         "_models",
         "_shares",
@@ -143,7 +144,7 @@ class Engine:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = (PrefixIndex if spec.prefix.events is None else TrackedPrefixIndex)(spec.prefix)
             self.prefixes = prefixes
-        self._listed_at = 0.0
+        self._listed_at = self._indexed_at = 0.0
         self._starting: dict[Endpoint, float] = {}  # of an engine that requests wait for: until when
         self.by_model: ModelMap | None = None
         self._use_endpoints(spec.endpoints, previous)
@@ -280,6 +281,13 @@ class Engine:
         if now - self._listed_at < _LISTS_SECONDS:
             return False
         self._listed_at = now
+        return True
+
+    def may_read_indexes(self, now: float) -> bool:
+        """Whether they are read again for a client that queries V2's repository index, at most once a second."""
+        if now - self._indexed_at < _LISTS_SECONDS:
+            return False
+        self._indexed_at = now
         return True
 
     def no_endpoint(self, model: ModelName | None, now: float) -> GatewayError:

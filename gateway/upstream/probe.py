@@ -53,11 +53,15 @@ class EndpointProbe:
         self._ready_below = traits.ready_below
         if health.path is not None:
             self._paths, self._ready_below = [health.path], 300
+        # The models and the metrics: at the endpoint itself, or at another port of its host
+        self._lists: Endpoint | None = self._endpoint if self._rpc is None else None
         self._models_path = None if traits.models_path is None else traits.models_path.format(base=engine.base_path)
-        self._reads_index = engine.protocol.is_v2
+        self._reads_index = engine.protocol.is_v2 and engine.models.path is None
+        if engine.models.path is not None:
+            spec = EndpointSpec(url, host=host)
+            self._lists, self._models_path = metrics_endpoint(engine, spec, engine.models.path, self._endpoint)
         if engine.models.source == "none":
             self._models_path, self._reads_index = None, False
-        # The metrics: at the endpoint itself, or at another port of its host
         self._metrics, self._metrics_path = None, engine.load.path
         if engine.load.source == "metrics":
             self._metrics, self._metrics_path = metrics_endpoint(
@@ -86,9 +90,9 @@ class EndpointProbe:
             if self._reads_index:
                 reply = await self._fetch(self._endpoint, "POST", _INDEX_PATH, b"{}")
                 return read_index(reply.body) if reply.is_good else None
-            if self._models_path is None or self._rpc is not None:
+            if self._models_path is None or self._lists is None:
                 return None
-            reply = await self._get(self._endpoint, self._models_path)
+            reply = await self._get(self._lists, self._models_path)
             return read_model_list(reply.body) if reply.is_good else None
         except GatewayError as error:
             if error.kind is not ErrorKind.UPSTREAM_PROTOCOL:
@@ -110,12 +114,15 @@ class EndpointProbe:
 
     def disconnect(self) -> None:
         """Close the connections; the next probe opens others."""
-        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+        for endpoint in self._endpoints():
             endpoint.close_idle_connections()
 
     async def close(self) -> None:
-        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+        for endpoint in self._endpoints():
             endpoint.retire()
+
+    def _endpoints(self) -> set[Endpoint]:
+        return {self._endpoint, *filter(None, (self._lists, self._metrics))}
 
     async def _check_paths(self) -> Readiness:
         """Query the path that was there last, and where it is not, the others.

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from h2.errors import ErrorCodes
 from tritonclient.grpc import service_pb2
@@ -404,5 +405,26 @@ def test_by_rest(script: Any, found: Readiness) -> None:
         assert engine.received[0].value("authorization") == "Bearer secret"
         await probe.close()
         engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_torchserve_lists_models_at_its_management_port(scheme: str) -> None:
+    """`models: {path: ":8081/models"}`; a list of several pages is none."""
+
+    async def whole() -> None:
+        found = {"models": [{"modelName": "noop", "modelUrl": "noop.mar"}, {"modelName": "other"}]}
+        for listed, names in ((found, {"noop", "other"}), ({"nextPageToken": "2", **found}, None)):
+            management = Engine(answers_with(200, orjson.dumps(listed)))
+            await management.start()
+            models = ModelsSpec(path=f":{management.url.rpartition(':')[2]}/models?limit=100")
+            url = f"{scheme}://127.0.0.1:9"
+            probe = EndpointProbe(spec(url, protocol=TORCHSERVE, models=models), url)
+            known = await probe.models()
+            assert (known.names if known is not None else None) == names
+            assert management.received[0].line == "GET /models?limit=100 HTTP/1.1"
+            await probe.close()
+            management.stop()
 
     run(whole())

@@ -158,7 +158,7 @@ class DataPlane:
         # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
         self._next: Snapshot | None = None
         self._loads: dict[Key, Load | None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._use(run_now(self._compile(rules, number, None)))
         self.new_request_id: Callable[[], bytes] = random_ids().__next__
         self.swept_at = monotonic()  # the last time
@@ -208,10 +208,10 @@ class DataPlane:
         elif not await self.by_control_memory():
             raise GatewayError(ErrorKind.OVERLOADED, "the control process does not answer: try again")
 
-    async def models_changed(self, keys: Collection[Key]) -> None:
-        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after."""
-        if self.by_control_models is not None and keys:
-            await self.by_control_models(keys)
+    async def models_changed(self, keys: Collection[Key]) -> bool:
+        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after.
+        Whether there is somebody to read their lists."""
+        return self.by_control_models is not None and (not keys or await self.by_control_models(keys))
 
     def look_at_models(self, keys: Collection[Key]) -> None:
         """The same, in the background."""
