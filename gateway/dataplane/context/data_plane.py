@@ -266,7 +266,7 @@ class DataPlane:
             engine.set_drained(self._drained)
             for endpoint in engine.endpoints:
                 if endpoint.load is None and (load := loads.get((engine.name, endpoint.url))) is not None:
-                    endpoint.observe_load(load)
+                    engine.observe_load(endpoint, load)
             yield
         snapshot.set_weights(self._weights, self._runs)
         return snapshot
@@ -328,7 +328,7 @@ class DataPlane:
                     listing.setdefault(engine, []).append(endpoint)
                 engine.observe(endpoint, self._health.get(key), now)
                 if key in loads:
-                    endpoint.observe_load(loads[key])
+                    engine.observe_load(endpoint, loads[key])
             for engine, endpoints in listing.items():
                 engine.lists_changed(endpoints)
 
