@@ -67,7 +67,7 @@ class FallbackHandler(InterposedHandler):
         self._held: list[Callable[[], None]] | None = None  # an error reply, until it is whole
         self._held_status = 0
         self._is_stream_held = False
-        self._text = BoundedCopy(_MAX_HELD_BYTES)  # of that
+        self._text: BoundedCopy | None = None  # of that
         self._handler = None
 
     @property
@@ -184,7 +184,7 @@ class FallbackHandler(InterposedHandler):
         return False
 
     def _hold(self, write: Callable[[], None], data: bytes) -> None:
-        assert self._held is not None
+        assert self._held is not None and self._text is not None
         self._held.append(write)
         self._text.add(data)
         if not self._text.is_whole:
@@ -192,7 +192,7 @@ class FallbackHandler(InterposedHandler):
 
     def _end(self, write: Callable[[], None]) -> None:
         """The reply has ended."""
-        if self._held is not None:
+        if self._held is not None and self._text is not None:
             reasons = self._reasons_of_reply(self._held_status, b"".join(self._text.pieces))
             # An arm's stream counts as answered, and is a failure though its status be 5xx
             if self._falls_back(reasons, 400 if self._is_stream_held else self._held_status):
