@@ -17,7 +17,7 @@ from gateway.protocol.engine_load import Readiness
 from gateway.protocol.grpc_methods import RPCS
 from gateway.upstream import engine as engine_module
 from tests.dataplane.grpc.stage import grpc_stage
-from tests.dataplane.stage import Engine, ReceivedRequest, post, rules, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
 
 INDEX = "/v2/repository/index"
 A = {"name": "a", "version": "1", "state": "READY"}
@@ -110,6 +110,7 @@ def test_servers_whose_index_is_not_known_are_queried(tmp_path: Path) -> None:
             assert other.received[0].value("authorization") == "Bearer t"
             await it.ask(post(INDEX, b'{"repository_name": "r"}'))
             await it.ask(post(INDEX, b"not JSON"))
+            assert (await it.ask(get(INDEX))).status == 405
             assert [len(server.received) for server in (one, other, gone)] == [2, 3, 2]
         async with stage(rules(one, options="models: {index: live}"), tmp_path) as it:
             control = Control(it.plane, one)
