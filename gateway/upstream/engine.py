@@ -25,7 +25,8 @@ from gateway.upstream.tls import endpoint_tls, engines_tls
 from gateway.upstream.tracked_prefix_index import TrackedPrefixIndex
 
 _WINDOW_SECONDS = 10.0
-_LISTS_SECONDS = 1.0
+# How often in a second something is done that clients cause, and that costs much.
+_MOST_IN_A_SECOND = {"lists": 1, "indexes": 1, "near names": 20}
 # Requests that leave endpoints without their model, in ten seconds: clients that invent names take no other's retries.
 _MOVES = RetrySpec(budget=0.0, budget_floor=100)
 # What the gateway adds to each request itself, unless the engine declares it.
@@ -82,9 +83,8 @@ class Engine:
         "_by_url",
         "_choose",
         "_declared",
+        "_done_at",
         "_draw",
-        "_indexed_at",
-        "_listed_at",
         "_models",
         "_shares",
         "_starting",
@@ -146,7 +146,7 @@ class Engine:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = (PrefixIndex if spec.prefix.events is None else TrackedPrefixIndex)(spec.prefix)
             self.prefixes = prefixes
-        self._listed_at = self._indexed_at = 0.0
+        self._done_at: dict[str, tuple[float, int]] = {}  # since when, and how often since
         self._starting: dict[Endpoint, float] = {}  # of an engine that requests wait for: until when
         self.by_model: ModelMap | None = None
         self.knows_adapters = any(each.load is not None and each.load.adapters for each in previous.values())
@@ -237,7 +237,7 @@ class Engine:
     @property
     def models(self) -> frozenset[str]:
         """The names that its endpoints list."""
-        return frozenset().union(*[endpoint.models.names for endpoint in self.endpoints if endpoint.models is not None])
+        return self._models.names
 
     @property
     def lists_models(self) -> bool:
@@ -286,18 +286,15 @@ class Engine:
             self.by_model.forget_old(now)
             self._use_models()
 
-    def may_read_lists(self, now: float) -> bool:
-        """Whether the lists of models are read again for a request, at most once a second."""
-        if now - self._listed_at < _LISTS_SECONDS:
+    def is_due(self, what: str, now: float) -> bool:
+        """Whether something is done for a request: lists of models are read again, also for clients that query V2's
+        repository index, or near names looked for; others have had it done too lately, if not."""
+        since, times = self._done_at.get(what, (now - 1.0, 0))
+        if now - since >= 1.0:
+            since, times = now, 0
+        if times >= _MOST_IN_A_SECOND[what]:
             return False
-        self._listed_at = now
-        return True
-
-    def may_read_indexes(self, now: float) -> bool:
-        """Whether they are read again for a client that queries V2's repository index, at most once a second."""
-        if now - self._indexed_at < _LISTS_SECONDS:
-            return False
-        self._indexed_at = now
+        self._done_at[what] = since, times + 1
         return True
 
     def no_endpoint(self, model: ModelName | None, now: float) -> GatewayError:

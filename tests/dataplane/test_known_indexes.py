@@ -76,7 +76,7 @@ def test_the_index_is_that_of_the_probes(tmp_path: Path, monkeypatch: pytest.Mon
             other.entries = [B]
             assert json.loads((await it.ask(post(INDEX, b""))).body) == [A, B_READY]
             assert [len(keys) for keys in control.reads] == [2]
-            monkeypatch.setattr(engine_module, "_LISTS_SECONDS", 0.0)
+            monkeypatch.setitem(engine_module._MOST_IN_A_SECOND, "indexes", 1000)
             assert json.loads((await it.ask(post(INDEX, b"{}"))).body) == [A, B]
             assert json.loads((await it.ask(post(INDEX, b'{"ready": true}'))).body) == [A]
             assert one.received == other.received == []

@@ -71,7 +71,7 @@ def learn_refusal(attempts: UpstreamAttempts[Any], status: int, text: bytes) -> 
     now = monotonic()
     if not engine.learn_lack(model, endpoint, now):
         return False
-    if endpoint.models is not None and endpoint.models.serves(model) and engine.may_read_lists(now):
+    if endpoint.models is not None and endpoint.models.serves(model) and engine.is_due("lists", now):
         attempts.lists_are_old([endpoint])
     return True
 

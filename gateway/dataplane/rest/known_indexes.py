@@ -50,7 +50,7 @@ async def known_indexes(
     are known."""
     now = monotonic()
     engines = {engine for engine, _, _ in questions if _is_known(engine)}
-    read = {engine for engine in engines if engine.may_read_indexes(now)}
+    read = {engine for engine in engines if engine.is_due("indexes", now)}
     keys = {(engine.name, endpoint.url) for engine, endpoint, _ in questions if engine in read}
     if plane.by_control_models is None or (keys and not await plane.models_changed(keys)):
         return [], list(questions)
