@@ -41,6 +41,10 @@ _EVENTS = b"text/event-stream"
 _MAX_HELD_BYTES = 64 * 1024
 
 
+# Makes the handler of a request for one target, and the body that it takes.
+ServeOne = Callable[[Client, Request, bytes, RouteTarget, AnySession | None], tuple[Handler, bytes]]
+
+
 class FallbackHandler(InterposedHandler):
     """`serve` makes the handler of a request for one target, from what has come of the body."""
 
@@ -50,7 +54,7 @@ class FallbackHandler(InterposedHandler):
         request: Request,
         route_target: RouteTarget,
         session: AnySession | None,
-        serve: Callable[[Client, Request, bytes, RouteTarget, AnySession | None], tuple[Handler, bytes]],
+        serve: ServeOne,
     ) -> None:
         super().__init__(client)
         if request.id is None:  # all engines get the same
@@ -69,6 +73,11 @@ class FallbackHandler(InterposedHandler):
         self._is_stream_held = False
         self._text: BoundedCopy | None = None  # of that
         self._handler = None
+
+    def take_over(self, handler: Handler, body: bytes) -> None:
+        """Stand between the client and a handler that has got this whole body, and has not begun to answer."""
+        self._keep(body, True)
+        self._handler = handler
 
     @property
     def begun(self) -> bool:
