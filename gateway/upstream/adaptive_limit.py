@@ -182,8 +182,8 @@ class AdaptiveLimit:
         self._set((limit + wanted) / 2)
 
     def _value_at_first(self, unloaded: float) -> float:
-        """The limit after the first measurement: as many requests as the endpoint has done at a time so far, by Little's
-        law, where the latency is that of whole replies. It need not fall there by steps, each of a window."""
+        """The limit after the first measurement: as many requests as the endpoint has done at a time so far, by
+        Little's law, where the latency is that of whole replies. It need not fall there by steps, each of a window."""
         limit = self._value
         if not self._whole_latency or not unloaded:
             return limit

@@ -71,8 +71,8 @@ class ThroughputTrial:
     def window(
         self, count: int, seconds: float, limit: float, now: float, *, is_saturated: bool, latency: float = 0.0
     ) -> None:
-        """A window has ended: `count` replies in `seconds`, under this limit without `factor`. `latency` is their median
-        where it is that of whole replies, else 0."""
+        """A window has ended: `count` replies in `seconds`, under this limit without `factor`. `latency` is their
+        median where it is that of whole replies, else 0."""
         if not is_saturated:
             self.stop()
             return
