@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from h2.errors import ErrorCodes
 from tritonclient.grpc import service_pb2
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, ModelsSpec
-from gateway.protocol.advertised_models import AdvertisedModels
+from gateway.protocol.advertised_models import AdvertisedModels, read_model_list
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import GatewayError
@@ -426,5 +427,33 @@ def test_torchserve_lists_models_at_its_management_port(scheme: str) -> None:
             assert management.received[0].line == "GET /models?limit=100 HTTP/1.1"
             await probe.close()
             management.stop()
+
+    run(whole())
+
+
+def test_a_list_that_stays_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long list is read beside other work, and only where it has changed."""
+    reads = []
+
+    def read(body: bytes) -> AdvertisedModels | None:
+        reads.append((len(body), threading.current_thread() is threading.main_thread()))
+        return read_model_list(body)
+
+    monkeypatch.setattr(probe_module, "read_model_list", read)
+    lists = [["llama"], ["llama"], [f"model-{number}" for number in range(9000)]]
+
+    async def whole() -> None:
+        async def script(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
+            body = orjson.dumps({"data": [{"id": name} for name in lists[min(len(engine.received) - 1, 2)]]})
+            writer.write(b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        engine = Engine(script)
+        await engine.start()
+        probe = EndpointProbe(spec(engine.url, protocol=EngineProtocol.OPENAI), engine.url)
+        found = [await probe.models() for _ in range(5)]
+        assert [len(each.names) if each is not None else 0 for each in found] == [1, 1, 9000, 9000, 9000]
+        assert [is_main for _, is_main in reads] == [True, False]
+        await probe.close()
+        engine.stop()
 
     run(whole())
