@@ -25,28 +25,30 @@ async def fetch_from(engine: Engine, path: str, method: str = "GET", model: Mode
     """What some endpoint of an engine, of those that serve the model, answers. Raises: GatewayError."""
     target = path.encode("ascii")
 
-    async def ask(endpoint: Endpoint) -> HttpReply:
+    async def query(endpoint: Endpoint) -> HttpReply:
         return await fetch(endpoint, method, target, b"", fields=engine.extra_fields, timeout=_timeout(engine))
 
-    return await _ask(engine, model, ask)
+    return await _query_in_turn(engine, model, query)
 
 
 async def call_method(engine: Engine, path: str, message: bytes, model: ModelName) -> UnaryReply:
     """What some endpoint, of those that serve the model, answers to a unary call. Raises: GatewayError."""
 
-    async def ask(endpoint: Endpoint) -> UnaryReply:
+    async def query(endpoint: Endpoint) -> UnaryReply:
         if endpoint.streams is None:
             raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
         return await call_unary(endpoint, path, message, fields=engine.extra_fields, timeout=_timeout(engine))
 
-    return await _ask(engine, model, ask)
+    return await _query_in_turn(engine, model, query)
 
 
-async def _ask(engine: Engine, model: ModelName | None, ask: Callable[[Endpoint], Awaitable[Answer]]) -> Answer:
+async def _query_in_turn(
+    engine: Engine, model: ModelName | None, query: Callable[[Endpoint], Awaitable[Answer]]
+) -> Answer:
     tried: list[Endpoint] = []
     while True:
         endpoint = _choose(engine, model, tried)
-        answer = await ask(endpoint)
+        answer = await query(endpoint)
         now = monotonic()
         if model is None or not engine.learns_models or not _refuses(answer):
             return answer
