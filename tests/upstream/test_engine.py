@@ -168,6 +168,7 @@ def test_its_models_are_those_of_all_endpoints() -> None:
     it = made(3)
     assert it.models == frozenset()
     it.endpoints[0].models, it.endpoints[1].models = listing("a"), listing("a", "b")
+    it.lists_changed(it.endpoints)
     assert it.models == {"a", "b"}
 
 
