@@ -4,6 +4,7 @@ Runs as a process of its own: `python -m bench.upstream --port P`. It reads each
 before it was read would make a proxy close the connection) and answers by path:
 
     GET  anything                        200, empty (health checks)
+    POST /v2/repository/index            the models of --models; 404 without
     POST /v2/models/simple/infer         a small JSON answer
     POST /v2/models/mixed-N/infer        the same
     POST /v2/models/tensor/infer         a JSON part and a 600 KB tensor
@@ -188,7 +189,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--huge-bytes", type=int, default=2 << 30)
     parser.add_argument("--gap-milliseconds", type=float, default=10.0)
+    parser.add_argument("--models", default="")
     options = parser.parse_args()
+    if options.models:
+        listed = [{"name": name, "version": "1", "state": "READY"} for name in options.models.split(",")]
+        ANSWERS[b"/v2/repository/index"] = answer("application/json", messages.compact_json(listed))
     raise_file_limit()
     uvloop.run(serve(options.port, lambda: CannedConnection(options.huge_bytes, options.gap_milliseconds / 1000)))
 

@@ -159,7 +159,7 @@ class DataPlane:
         # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
         self._next: Snapshot | None = None
         self._loads: dict[Key, Load | None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._use(run_now(self._compile(rules, number, None)))
         self.new_request_id: Callable[[], bytes] = random_ids().__next__
         self.swept_at = monotonic()  # the last time
@@ -209,10 +209,10 @@ class DataPlane:
         elif not await self.by_control_memory():
             raise GatewayError(ErrorKind.OVERLOADED, "the control process does not answer: try again")
 
-    async def models_changed(self, keys: Collection[Key]) -> None:
-        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after."""
-        if self.by_control_models is not None and keys:
-            await self.by_control_models(keys)
+    async def models_changed(self, keys: Collection[Key]) -> bool:
+        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after.
+        Whether there is somebody to read their lists."""
+        return self.by_control_models is not None and (not keys or await self.by_control_models(keys))
 
     def look_at_models(self, keys: Collection[Key]) -> None:
         """The same, in the background."""
@@ -267,7 +267,7 @@ class DataPlane:
             engine.set_drained(self._drained)
             for endpoint in engine.endpoints:
                 if endpoint.load is None and (load := loads.get((engine.name, endpoint.url))) is not None:
-                    endpoint.observe_load(load)
+                    engine.observe_load(endpoint, load)
             yield
         snapshot.set_weights(self._weights, self._runs)
         return snapshot
@@ -329,7 +329,7 @@ class DataPlane:
                     listing.setdefault(engine, []).append(endpoint)
                 engine.observe(endpoint, self._health.get(key), now)
                 if key in loads:
-                    endpoint.observe_load(loads[key])
+                    engine.observe_load(endpoint, loads[key])
             for engine, endpoints in listing.items():
                 engine.lists_changed(endpoints)
 

@@ -135,11 +135,13 @@ class RouteTarget:
         self._unmeasured: RouteTarget | None = None
 
     def passes(self, call: ApiCall) -> bool:
-        """Whether all requests of this kind go to the engine unchanged, by REST."""
+        """Whether all requests of this kind go to the engine unchanged, by REST, and nowhere else."""
+        return self.fallbacks is None and not self.is_hedged(call) and self.passes_at_first(call)
+
+    def passes_at_first(self, call: ApiCall) -> bool:
+        """Whether they go there unchanged before a fallback or a hedge gets them."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume or self.fallbacks is not None:
-            return False
-        if self.is_hedged(call):
+        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume:
             return False
         if self.spec.history is not None and call.api in OF_TEXT:
             return False
