@@ -59,8 +59,8 @@ experiments:
 
 # A ramp that stays at its first step throughout a test.
 STANDS = "{steps: [20%, 100%], min_time: 1h, auto_start: true}"
-# A ramp that finishes quickly.
-QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true}"
+# A ramp that finishes quickly, before its guardrails are known.
+QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true, require: unbreached}"
 
 
 def told(gateway: GatewayProcess) -> dict[str, Any]:
