@@ -110,6 +110,11 @@ class PinSeal:
         return hmac.new(self._key, content, sha256).hexdigest()[:_MAC_DIGITS]
 
 
+def is_pin_cookie(field: tuple[bytes, bytes]) -> bool:
+    """Whether a reply's field sets a pin."""
+    return field[0] == b"set-cookie" and field[1].startswith(PIN_COOKIE)
+
+
 def pins_in(fields: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """The pins in these fields (names in lower case), of the header and of cookies: LABEL.TIME.MAC."""
     found: list[bytes] = []

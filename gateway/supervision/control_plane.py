@@ -42,6 +42,7 @@ from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rule_signature import RuleSignature, read_shared_secret
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
+from gateway.supervision.shadow_reports import ReportFiles, ReportsInRedis, SharedReports
 from gateway.supervision.stored_keys import StoredKeys
 from gateway.supervision.stored_secret import digest_secret, region_secret
 from gateway.supervision.viewer_digests import ViewerDigests
@@ -98,7 +99,10 @@ class ControlPlane:
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address, forked=forked)
         self.workers.number = book.number
         self.workers.on_models_changed = self.look_at_models
-        self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
+        folder = data_dir_of(settings)
+        stored = ReportFiles(folder / "shadows" if folder is not None else None)
+        reports = SharedReports(ReportsInRedis(self.store) if self.store is not None else stored)
+        self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters, shared=reports)
         self.workers.captures = self.shadows.socket_path
         self.replicas = Replicas(
             address,
@@ -122,7 +126,6 @@ class ControlPlane:
             self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)
         )
         self.workers.on_decisions = self.decisions.receive
-        folder = data_dir_of(settings)
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
         self._secret: Callable[[], bytes] = digest_secret(folder)
         if shared_secret is not None:
@@ -225,6 +228,7 @@ class ControlPlane:
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
             await self.count()
+            await self.shadows.share()
             reload_changed()  # of the probes
 
     # Changes that concern several parts
