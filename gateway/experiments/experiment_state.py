@@ -157,8 +157,8 @@ class ExperimentState:
 
     def _blown(self, arm: str, tripped: FuseTripped | StalledArm) -> str:
         """The reason for a rollback; the arm of a ramp is known."""
-        whose = "the fuse" if self.spec.ramp is not None else f"the fuse of '{arm}'"
-        return f"{whose} has blown: {tripped}"
+        subject = "the fuse" if self.spec.ramp is not None else f"the fuse of '{arm}'"
+        return f"{subject} has blown: {tripped}"
 
     def take(self, reports: Mapping[str, CountReport], now: float) -> None:
         """Add the reports of all gateways."""
