@@ -40,6 +40,9 @@ class Session:
     is_read: bool = False  # what Redis has of it is known here, or there is no Redis
     guessed: set[str] | None = None  # the experiments whose arm was chosen while it was not
     pinned: dict[str, Pinned] | None = None  # by experiment: what its client has been told of its arm, or has shown
+    # The experiment whose arm is no guess, and whose client need not be told it before this time
+    settled_for: str = ""
+    settled_until: float = 0.0
     is_sequence: bool = field(init=False)
     fresh_seconds: float = field(init=False)  # how long what was read stays valid
 
@@ -61,6 +64,7 @@ class Session:
         self.is_dirty = False
         self.is_read = False
         self.guessed = None
+        self.settled_until = 0.0
 
     def is_fresh(self, now: float) -> bool:
         return 0 <= now - self.fresh_at <= self.fresh_seconds

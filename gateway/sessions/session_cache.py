@@ -254,6 +254,7 @@ class SessionCache:
         not known, and it may have replaced that one itself."""
         session.arms[experiment] = arm
         session.routed = None
+        session.settled_until = 0.0
         if is_guess:
             session.guessed = {*(session.guessed or ()), experiment}
         elif session.guessed is not None:

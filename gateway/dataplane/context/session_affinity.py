@@ -8,6 +8,7 @@ last.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from math import inf
 from time import time
 from typing import Protocol
 
@@ -73,8 +74,7 @@ class SessionAffinity:
         else:
             name = session if type(session) is str else name_of(session)
         now = time()
-        spec = route_target.spec
-        found = self.book.get(name, now, spec.experiment if spec.sticky_arm else None)
+        found = self.book.get(name, now, route_target.arm_experiment)
         return None if found is None else self._arm_target(route_target, found, now, session, head, sets_pin)
 
     def routed(self, selector: object, session: str) -> RouteTarget | None:
@@ -116,9 +116,9 @@ class SessionAffinity:
         if route_target.replay is not None and isinstance(session, Sequence) and session.step is None:
             self.inputs.number(session, route_target.replay, go_on)
         else:
-            split = route_target.split if route_target.spec.sticky_arm else None
+            split = route_target.split if route_target.arm_experiment is not None else None
             wait = split.spec.lookup_timeout if split is not None else 0.0
-            self.book.find(name, lambda known: go_on(), route_target.spec.experiment, wait)
+            self.book.find(name, lambda known: go_on(), route_target.arm_experiment, wait)
 
     def choose(
         self,
@@ -179,19 +179,41 @@ class SessionAffinity:
         head: PinCarrier,
         sets_pin: bool,
     ) -> RouteTarget:
-        """The target of the arm that a session has, if that may still take any; `named` is what its request says.
+        """The target of the arm that a session has, if that may still take any; `named` is what its request says."""
+        if not route_target.sticky_endpoint and not session.is_sequence:
+            self.book.count(session, now)  # `choose` does not follow
+        experiment = route_target.arm_experiment
+        if experiment is None:
+            return route_target
+        assert route_target.split is not None and route_target.spec.arm is not None
+        own = route_target.split.arm_tokens[route_target.spec.arm]
+        if session.settled_until > now and session.settled_for == experiment:  # nearly always
+            token = session.arms[experiment]
+            if token == own:
+                return route_target
+            assigned = route_target.arms.get(token)
+            if assigned is not None:
+                return assigned.for_bucket(route_target.bucket)
+        return self._settled(route_target, session, now, named, head, sets_pin, own)
+
+    def _settled(
+        self,
+        route_target: RouteTarget,
+        session: Session,
+        now: float,
+        named: AnySession,
+        head: PinCarrier,
+        sets_pin: bool,
+        own: str,
+    ) -> RouteTarget:
+        """The same for a session of which something has to be done; `own` is what it keeps of the assigned arm.
 
         1. the arm that is known here; 2. that which the client shows; 3. the one that the rules assign, which is a
         guess where Redis has not said whether there is another.
         """
-        spec = route_target.spec
-        if not spec.sticky_endpoint and not session.is_sequence:
-            self.book.count(session, now)  # `choose` does not follow
-        if not spec.sticky_arm:
-            return route_target
-        assert spec.experiment is not None and spec.arm is not None and route_target.split is not None
-        experiment, split = spec.experiment, route_target.split
-        token, own = session.arms.get(experiment), split.arm_tokens[spec.arm]
+        experiment, split = route_target.arm_experiment, route_target.split
+        assert experiment is not None and split is not None
+        token = session.arms.get(experiment)
         seal = self.seal if split.spec.pin == "client" and not session.is_sequence else None
         is_guess = session.guessed is not None and experiment in session.guessed
         if token is None or is_guess or (token != own and token not in route_target.arms):
@@ -211,7 +233,10 @@ class SessionAffinity:
             route_target = route_target.arms[token].for_bucket(route_target.bucket)
         if is_guess:
             return route_target.guessed
-        return self._with_pin(route_target, session, token, now, head, seal) if sets_pin and seal else route_target
+        if seal is None:
+            session.settled_for, session.settled_until = experiment, inf
+            return route_target
+        return self._with_pin(route_target, session, token, now, head, seal) if sets_pin else route_target
 
     def _shown(
         self, route_target: RouteTarget, session: Session, now: float, head: PinCarrier, seal: PinSeal | None
@@ -233,11 +258,13 @@ class SessionAffinity:
         experiment = route_target.spec.experiment
         assert experiment is not None
         sent, life = (session.pinned or {}).get(experiment), self.book.ttl_seconds
-        if sent is not None and sent.token == token and now - sent.issued < _RENEWED_AFTER * life:
-            return route_target
-        pin = seal.write(experiment, session.name, token, now, life)
-        session.pinned = {**(session.pinned or {}), experiment: Pinned(token, int(now))}
-        return route_target.pinned(head.pin_fields(pin))
+        if sent is None or sent.token != token or now - sent.issued >= _RENEWED_AFTER * life:
+            pin = seal.write(experiment, session.name, token, now, life)
+            sent = Pinned(token, int(now))
+            session.pinned = {**(session.pinned or {}), experiment: sent}
+            route_target = route_target.pinned(head.pin_fields(pin))
+        session.settled_for, session.settled_until = experiment, sent.issued + _RENEWED_AFTER * life
+        return route_target
 
     def _for_session(
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint], model: ModelName | None

@@ -72,6 +72,7 @@ class RouteTarget:
         "_metrics",
         "_series",
         "_unmeasured",
+        "arm_experiment",
         "arms",
         "bucket",
         "budgets",
@@ -111,6 +112,7 @@ class RouteTarget:
         self.spec = target
         self.is_sticky = target.is_sticky
         self.sticky_endpoint = target.sticky_endpoint
+        self.arm_experiment = target.experiment if target.sticky_arm else None  # in which a session keeps its arm
         self.needs_session = target.needs_session
         self.replay = target.replay
         self.arms: dict[str, RouteTarget] = {}  # of the same route, those that may take requests, by what sessions keep
@@ -203,6 +205,8 @@ class RouteTarget:
     @property
     def unmeasured(self) -> RouteTarget:
         """The same for requests that another handler measures."""
+        if self.pin_fields:
+            return self.origin.unmeasured.pinned(self.pin_fields)
         origin = self.origin
         if origin.meter is None:
             return origin
