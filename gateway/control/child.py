@@ -90,7 +90,7 @@ class ControlledProcess:
             case messages.RenameRegions(secret):
                 plane.rename_regions(secret)
             case messages.SealPins(key):
-                plane.affinity.seal = PinSeal(key)
+                plane.affinity.seal = PinSeal(key, is_secure=plane.settings.tls is not None)
             case messages.SetLogLevel(level):
                 set_log_level(level)
 

@@ -299,6 +299,9 @@ class ControlPlane:
         """Have workers sign what clients keep of their sessions' arms, once rules have such."""
         if any(each.is_by_session and each.pin == "client" for each in rules.experiments.values()):
             self.workers.set(SealPins(pin_key(self._secret())))
+            if self._settings.shared_secret_file is None and self._settings.redis not in ("embedded", "off"):
+                what = "clients show the arms of their sessions to this gateway alone, where Redis is slow"
+                _log.info("%s: gateways that share a Redis share what signs them by --shared-secret-file", what)
 
     def _make_experiments(self) -> ExperimentController:
         """Experiments are coordinated through Redis; without it they are this gateway's, stored in its data folder."""
