@@ -30,8 +30,9 @@ FLOORS = {
     "gateway.shadow.comparison": 4,
     "gateway.dataplane": 5,
     "gateway.discovery": 5,  # reports what observability shows
-    "gateway.dry_run": 5,
+    "gateway.dry_run": 6,
     "gateway.statistics": 5,  # of what observability counts and config bounds
+    "gateway.api_description": 6,
     "gateway.control": 6,
     "gateway.experiments": 6,  # judges by statistics, shares by redis; rules are written by who hands that in
     "gateway.worker": 7,

@@ -38,6 +38,7 @@ COMMANDS = {
     "log-level": CommandEntry(FLEET, "operator_commands", "log_level"),
     "audit": CommandEntry(FLEET, "operator_commands", "audit"),
     "page": CommandEntry(FLEET, "operator_commands", "page"),
+    "openapi": CommandEntry(PROGRAM_PANEL, "openapi", "openapi"),
     "doctor": CommandEntry(PROGRAM_PANEL, "doctor", "doctor"),
 }
 GROUPS = {

@@ -37,7 +37,7 @@ def no_endpoint(
         lists_are_old(engine.endpoints)
     text = f"Request for unknown model: '{named[0]}' is not found"
     known = front.facts()
-    may_know = known is not None and route_target.reply_fields and route_target.spec.model is None
+    may_know = known is not None and route_target.is_named and route_target.spec.model is None
     if known is not None and may_know and engine.is_due("near names", now):
         snapshot, facts = known
         near = [

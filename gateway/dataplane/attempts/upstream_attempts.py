@@ -143,7 +143,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if timing is None:
             return []
         sent_at = attempt.sent_at if attempt is not None else 0.0
-        return [timing.field(self.waited, sent_at, now, self.url if self.route_target.reply_lines else "")]
+        return [timing.field(self.waited, sent_at, now, self.url if self.route_target.is_named else "")]
 
     # Attempts
 

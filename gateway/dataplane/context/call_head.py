@@ -42,6 +42,7 @@ from gateway.protocol.sequence import AnySession, read_name, read_text, session_
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
+from gateway.sessions.client_pin import ClientPin, pins_in
 from gateway.upstream.engine import Engine
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
@@ -193,6 +194,10 @@ class CallPlan:
         return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
     def target(self, route_target: RouteTarget) -> CallTarget:
+        if route_target.pin_fields:  # of one call
+            pinned = CallTarget(self.path, self.passing, route_target)
+            pinned.heads = self.target(route_target.origin).heads
+            return pinned
         target = self._targets.get(id(route_target))
         if target is None:
             target = self._targets[id(route_target)] = CallTarget(self.path, self.passing, route_target)
@@ -292,6 +297,15 @@ class CallHead:
             plan = self.plan
             units = self._units = units_of(plan.snapshot, self.own, plan.shared) if plan.snapshot.unit_fields else None
         return units
+
+    @property
+    def pins(self) -> list[bytes]:
+        """What its client has been told of the arms of its session."""
+        return pins_in(chain(self.own, self.plan.shared))
+
+    def pin_fields(self, pin: ClientPin) -> list[Field]:
+        """The fields of the reply that tell its client."""
+        return [pin.field]
 
     def use_sent(self, sent: list[Field]) -> None:
         """Pass the call's own fields on as these: `own` with the blanks that stood around values."""

@@ -110,6 +110,7 @@ class DataPlane:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
+        self.arm_store: BoundedRedis | None = None  # the same Redis, for arms of sessions, once rules have such
         self.event_bus = event_bus
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = TimerWheel(self.loop)
@@ -230,6 +231,7 @@ class DataPlane:
 
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._wait_for_arms(snapshot.arm_wait)
         self._judged_at = 0.0
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
@@ -240,6 +242,23 @@ class DataPlane:
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
+
+    def _wait_for_arms(self, seconds: float) -> None:
+        """Have requests of sessions wait so long for their arms in Redis, where others wait less: by a store of its
+        own, whose connections and breaker are apart from those of all else."""
+        store = self.store
+        if store is None or seconds <= store.deadline:
+            self.affinity.book.wait_for_arms(None)
+        elif self.arm_store is None:
+            self.arm_store = type(store)(store.address, deadline=seconds, is_quiet=True, limit="lookup_timeout")
+            self.arm_store.on_return(self.affinity.book.forget_all)
+            self.affinity.book.wait_for_arms(self.arm_store)
+            opening = self.loop.create_task(self.arm_store.open())
+            self._tasks.add(opening)
+            opening.add_done_callback(self._tasks.discard)
+        else:
+            self.arm_store.deadline = seconds
+            self.affinity.book.wait_for_arms(self.arm_store)
 
     def _use_readers(self) -> None:
         """Read heads by the snapshot in force."""

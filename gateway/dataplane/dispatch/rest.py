@@ -181,7 +181,7 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
             else serve(client, request, route_target, None)
         )
     if selector.passes:  # as `serve` does, without its checks
-        known = affinity.lookup_cached(route_target, session) if route_target.is_sticky else route_target
+        known = affinity.lookup_cached(route_target, session, request) if route_target.is_sticky else route_target
         if known is not None:
             if selector.is_sticky and type(session) is str:
                 affinity.route(selector, session, known)
@@ -217,7 +217,7 @@ def _session_in_body(client: Client, request: Request, body: bytes) -> AnySessio
 def serve(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a request that the rules send to this target; its session may have it in another."""
     known = (
-        client.plane.affinity.lookup_cached(route_target, session)
+        client.plane.affinity.lookup_cached(route_target, session, request)
         if session is not None and route_target.is_sticky
         else route_target
     )
