@@ -222,7 +222,8 @@ class UpstreamAttempts(Generic[Carrier]):
     ) -> None:
         """The reply is whole: end the request and count it. `is_good`: the reply speaks well of the endpoint."""
         if self._slot is not None:
-            self.clear_deadline()
+            self._slot.discard(self)
+            self._slot = None
         self._close(is_good)
         self.route_target.engine.budget.requests += 1
         series, started_at = attempt.series, self.started_at

@@ -10,7 +10,7 @@ from gateway.wire.http2.field_decoder import FieldDecoder, OwnNames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.stream import ConnectionOwner, Stream
+from gateway.wire.http2.stream import Channel, ConnectionOwner, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +89,27 @@ class FloodGuard:
 _REMEMBERED_RESETS = 1024
 
 
-class ConnectionState:
+class ConnectionState(Channel):
     """What the readers of frames and the streams share; the channel of its streams."""
 
     __slots__ = (
         "_resets",
         "_resets_in_order",
         "decoder",
-        "encoder",
         "failed",
         "flood_guard",
         "granted",
-        "is_blocked",
         "is_client",
         "is_leaving",
         "last_id",
         "last_taken",
         "limits",
         "next_id",
-        "out",
         "owed",
-        "owner",
         "peer_goaway",
         "peer_max_streams",
         "peer_window",
-        "send_frame_bytes",
-        "send_window",
         "streams",
-        "waiting",
         "window",
     )
 
