@@ -58,8 +58,8 @@ def test_steps_do_one_thing_that_exists(path: Path) -> None:
 
 
 def test_a_release() -> None:
-    """Only what a tag starts is published, after the tests on Linux and macOS and all installations; jobs that write name
-    what."""
+    """Only what a tag starts is published, after the tests on Linux and macOS and all installations; jobs that
+    write name what."""
     jobs = workflow("release.yml")["jobs"]
     assert [jobs[name]["uses"] for name in ("linux", "macos")] == [
         "./.github/workflows/linux.yml",

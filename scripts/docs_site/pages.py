@@ -58,6 +58,7 @@ NAVIGATION = (
         "Operate",
         (
             Source("gateway/README.md", "operate", "Operating the gateway", is_split=True),
+            Source("gateway/guides/operations.md", "operate/operations", "Operations and alerts"),
             Source("gateway/sessions/README.md", "operate/state", "Sessions and Redis"),
             Source("gateway/guides/troubleshooting.md", "operate/troubleshooting", "Troubleshooting"),
             Source("SECURITY.md", "operate/security-model", "Security model"),

@@ -7,6 +7,7 @@ schemas where these are installed (pip install kubernetes-validate).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from gateway.cli.app import make_app
 from gateway.config.rules import load_texts
 from gateway.config.settings import Settings
 from gateway.net.listener_tls import ListenerTls
+from gateway.observability.exposition import all_metrics
 from gateway.options.sources import options_of
 from tests.docker.bare import REPOSITORY
 from tests.supervision.stage import RULES
@@ -45,8 +47,14 @@ ALL: dict[str, Any] = {
     "tls": {"secret": "tls", "clientCa": True},
     "rbac": {"namespaces": ["models"], "scaleDeployments": ["big"]},
     "autoscaling": {"enabled": True, "inFlight": 50},
-    "networkPolicy": {"enabled": True, "admins": [{"namespaceSelector": {}}], "egress": [{}]},
+    "networkPolicy": {
+        "enabled": True,
+        "admins": [{"namespaceSelector": {}}],
+        "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "triton"}}}]}],
+        "apiServers": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
+    },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "env": [{"name": "KEY", "value": "v"}],
     "volumes": [{"name": "more", "emptyDir": {}}],
     "volumeMounts": [{"name": "more", "mountPath": "/more"}],
@@ -174,7 +182,7 @@ def test_manifests_follow_kubernetes_schemas(render: Render, values: dict[str, A
     schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     kinds = set()
     for manifest in render(values):
-        if manifest["kind"] not in ("ScaledObject", "ServiceMonitor"):  # of others: no schemas here
+        if manifest["kind"] not in ("ScaledObject", "ServiceMonitor", "PrometheusRule"):  # of others: no schemas here
             schemas.validate(manifest, version, strict=True)
             kinds.add(manifest["kind"])
     assert {"Deployment", "Service", "ConfigMap", "Role", "RoleBinding", "PodDisruptionBudget"} <= kinds
@@ -260,6 +268,7 @@ def test_pods_have_the_time_to_drain(render: Render, settings: dict[str, Any], s
         ({"admin": {"tlsSecret": "t"}}, "admin.tlsSecret needs admin.keysSecret"),
         ({"serviceMonitor": {"enabled": True}}, "serviceMonitor needs admin.keysSecret"),
         ({**KEDA, "autoscaling": {"enabled": True}}, "enable one of them"),
+        ({**KEDA, "networkPolicy": {"enabled": True}}, "need networkPolicy.admins"),
         ({"settings": {"host": "::"}}, "settings.host: the chart sets it"),
         ({"settings": {"http_port": 1}}, "settings.http_port: the chart sets it"),
         ({"replica": 2}, "replica"),
@@ -305,7 +314,6 @@ def test_serve_reads_the_rendered_settings(render: Render, tmp_path: Path, monke
 
 def test_scalers_name_metrics_that_exist(render: Render) -> None:
     """The figures of the HPA and of KEDA's queries are metrics of the gateway."""
-    source = (REPOSITORY / "gateway" / "observability" / "exposition.py").read_text()
     metrics = one(render(ALL), "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = [each["pods"]["metric"]["name"] for each in metrics if each["type"] == "Pods"]
     for trigger in one(render(KEDA), "ScaledObject")["spec"]["triggers"]:
@@ -313,7 +321,52 @@ def test_scalers_name_metrics_that_exist(render: Render) -> None:
         assert '{namespace="gw",service="r-pointsman-admin"}' in query
         names.append(query.removeprefix("sum(").partition("{")[0])
     assert names == ["pointsman_in_flight", "pointsman_in_flight", "pointsman_overload_waiting"]
-    assert all(f'"{name.removeprefix("pointsman_")}"' in source for name in names)
+    assert set(names) <= {metric.full_name for metric in all_metrics()}
+
+
+def test_a_network_policy_lets_the_gateway_work(render: Render) -> None:
+    """Clients reach the inference ports alone; with rules for egress, names and EndpointSlices are found."""
+    (policy,) = [each["spec"] for each in render(ALL) if each["kind"] == "NetworkPolicy"]
+    inference, admin = policy["ingress"]
+    assert ([port["port"] for port in inference["ports"]], "from" in inference) == (["http", "grpc"], False)
+    assert ([port["port"] for port in admin["ports"]], admin["from"]) == (["admin"], ALL["networkPolicy"]["admins"])
+    dns, api, *own = policy["egress"]
+    assert {(port["port"], port["protocol"]) for port in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert {port["port"] for port in api["ports"]} == {443, 6443}
+    assert (api["to"], own) == (ALL["networkPolicy"]["apiServers"], ALL["networkPolicy"]["egress"])
+
+
+METRIC = re.compile(r"\bpointsman_\w+")
+ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "alerts.yaml").read_text())["groups"][0]["rules"]
+
+
+def test_alerts_use_metrics_that_exist(render: Render) -> None:
+    """Each metric of an alert is one, with the labels that are used; the chart installs the file as it is."""
+    metrics = {metric.full_name: metric for metric in all_metrics()}
+    for alert in ALERTS:
+        names = METRIC.findall(alert["expr"])
+        known = [metrics[re.sub("_(bucket|sum|count)$", "", name)] for name in names]
+        labels = {label for metric in known for label in metric.labels} | {"instance", "le"}
+        used = re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"])
+        used += [name for group in re.findall(r"by \(([^)]*)\)", alert["expr"]) for name in group.split(", ")]
+        used += re.findall(r"[{,](\w+)=", alert["expr"])
+        assert names and set(used) <= labels, alert["alert"]
+    (rule,) = [each for each in render(ALL) if each["kind"] == "PrometheusRule"]
+    assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
+
+
+def test_each_alert_is_explained() -> None:
+    """The page of operations has a row for each alert, and for no other."""
+    page = (REPOSITORY / "gateway" / "guides" / "operations.md").read_text()
+    assert sorted(set(re.findall(r"`(Pointsman\w+)`", page))) == sorted(alert["alert"] for alert in ALERTS)
+
+
+def test_prometheus_takes_the_alerts() -> None:
+    """`promtool check rules` accepts the file, where there is one (Debian: apt install prometheus)."""
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed")
+    done = subprocess.run([promtool, "check", "rules", str(CHART / "alerts.yaml")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # A pod's files
