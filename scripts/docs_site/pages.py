@@ -53,6 +53,15 @@ NAVIGATION = (
             Source("gateway/guides/from-envoy.md", "migrate/envoy", "From Envoy"),
         ),
     ),
+    Section(
+        "Guides",
+        (
+            Source("gateway/guides/migrate.md", "guides/migrate", "Migrate between engines"),
+            Source("gateway/guides/language-models.md", "guides/language-models", "Language models"),
+            Source("gateway/guides/availability.md", "guides/availability", "Availability and state"),
+            Source("gateway/guides/grpc.md", "guides/grpc", "gRPC"),
+        ),
+    ),
     Section("Rules", (Source("routing_rules/README.md", "rules", "The rule language", is_split=True),)),
     Section(
         "Operate",
@@ -78,6 +87,7 @@ NAVIGATION = (
     Section(
         "Reference",
         (
+            Source("scripts/bench/RESULTS.md", "reference/results", "Results of the benchmarks"),
             Source("scripts/bench/README.md", "reference/benchmarks", "Benchmarks"),
             Source("CHANGELOG.md", "reference/changes", "Changes"),
         ),

@@ -1,5 +1,7 @@
 """The documentation's site: pages, links, commands, and what a reader's browser loads."""
 
+import importlib
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -12,8 +14,15 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import gateway.config
 from gateway.cli.app import make_app
 from gateway.cli.command_table import PROGRAMS
+from gateway.config import rules
+from gateway.config.sessions import read_session
+from gateway.config.specs import RulesSpec, SessionSpec
+from gateway.protocol.errors import ErrorKind
+from gateway.yaml.readers import Record
+from scripts.docs_site import rule_keys, tables
 from scripts.docs_site.pages import Section, Source, read_site
 from tests.support.child import REPOSITORY
 
@@ -87,6 +96,52 @@ def test_the_site(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference" / "commands.html").read_text()
     assert [path for path, _ in commands() if path.replace(" ", "-") not in reference] == []
     assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+    for page, words in {
+        "rule-keys": ("engines.NAME.breaker", "unhealthy_after", "routes.session.sequences", "on_loss"),
+        "metrics": ("pointsman_requests_total", "pointsman_overload_waiting"),
+        "errors": ("no_healthy_endpoint", "FAILED_PRECONDITION"),
+    }.items():
+        text = (tmp_path / "site" / "reference" / f"{page}.html").read_text()
+        assert [word for word in words if word not in text] == [], page
+
+
+def records() -> Iterator[Record[Any]]:
+    """The readers of maps in rule files."""
+    for module in pkgutil.iter_modules(gateway.config.__path__, "gateway.config."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, Record):
+                yield value
+
+
+def test_the_reference_has_the_keys_that_are_read() -> None:
+    """Each map of the reference has the keys of its reader; keys have a type, and links lead to a map."""
+    sections = {section.spec: section for section in rule_keys.sections()}
+    anchors = {section.anchor for section in sections.values()}
+    compared = 0
+    for record in records():
+        if record.make in sections:
+            keys = {key.name for key in sections[record.make].keys}
+            assert keys - {"on_loss"} == record.fields.keys(), record.what
+            compared += 1
+    assert compared > 15
+    assert {key.name for key in sections[RulesSpec].keys} == set(rules._SECTIONS)
+    assert {key.name for key in sections[SessionSpec].keys} == read_session.fields.keys()
+    for section in sections.values():
+        assert all(key.kind for key in section.keys), section.path
+        linked = {link for key in section.keys for link in re.findall(r"\(#([\w-]+)\)", key.kind)}
+        assert linked <= anchors, section.path
+    lines = rule_keys.rule_key_page().lines
+    assert "| `timeout` | duration, more than 0 | `1s` | a probe that takes longer has failed |" in lines
+
+
+@pytest.mark.parametrize(("page", "columns"), [(tables.CAUSES, 4), (tables.CURES, 3)])
+def test_the_pages_explain_every_error(page: str, columns: int) -> None:
+    """Each reason has a row in the table of failures and one in the guide of troubleshooting, with its status."""
+    found = tables.rows(REPOSITORY / page, columns)
+    assert {kind.value for kind in ErrorKind} - found.keys() == set()
+    for kind in ErrorKind:
+        stated = found[kind.value][1 if columns == 4 else 0]
+        assert str(kind.status.http) in stated, kind
 
 
 @cache
