@@ -30,6 +30,7 @@ from gateway.net.listener_tls import ListenerTls
 from gateway.observability.exposition import all_metrics
 from gateway.options.sources import options_of
 from tests.docker.bare import REPOSITORY
+from tests.docs.pages import Command, parts
 from tests.supervision.stage import RULES
 from tests.support import plain_http
 from tests.support.servers import GatewayProcess
@@ -310,6 +311,28 @@ def test_serve_reads_the_rendered_settings(render: Render, tmp_path: Path, monke
     tls = tmp_path / "tls"
     pair = (str(tls / "tls.crt"),), (str(tls / "tls.key"),)
     assert settings.tls == ListenerTls(*pair, str(tls / "ca.crt"))
+
+
+def test_the_command_of_the_page_renders(helm: str, tmp_path: Path) -> None:
+    """`helm install` of docker/README.md has values that the chart takes; its Secrets are those that the page makes."""
+    (command,) = [
+        each for each in parts("docker/README.md") if isinstance(each, Command) and "helm install" in each.text
+    ]
+    (tmp_path / "rules.yaml").write_text(RULES)
+    words = [str(CHART) if word == "docker/helm/pointsman" else word for word in command.words]
+    words = [helm, "template", *words[2:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    manifests = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert one(manifests, "ConfigMap", "pointsman-rules")["data"] == {"rules.yaml": RULES}
+    pod = one(manifests, "Deployment", "pointsman")["spec"]["template"]["spec"]
+    made = [
+        each.words for each in parts("docker/README.md") if isinstance(each, Command) and "create secret" in each.text
+    ]
+    named = {(words[6], words[7].partition("=")[2].partition("=")[0]) for words in made}
+    (keys,) = [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each]
+    reference = next(each["valueFrom"] for each in pod["containers"][0]["env"] if "valueFrom" in each)["secretKeyRef"]
+    assert named == {(keys, "keys.yaml"), (reference["name"], reference["key"])}
 
 
 def test_scalers_name_metrics_that_exist(render: Render) -> None:
