@@ -359,37 +359,13 @@ def test_a_network_policy_lets_the_gateway_work(render: Render) -> None:
     assert (api["to"], own) == (ALL["networkPolicy"]["apiServers"], ALL["networkPolicy"]["egress"])
 
 
-METRIC = re.compile(r"\bpointsman_\w+")
-ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "alerts.yaml").read_text())["groups"][0]["rules"]
-
-
-def test_alerts_use_metrics_that_exist(render: Render) -> None:
-    """Each metric of an alert is one, with the labels that are used; the chart installs the file as it is."""
-    metrics = {metric.full_name: metric for metric in all_metrics()}
-    for alert in ALERTS:
-        names = METRIC.findall(alert["expr"])
-        known = [metrics[re.sub("_(bucket|sum|count)$", "", name)] for name in names]
-        labels = {label for metric in known for label in metric.labels} | {"instance", "le"}
-        used = re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"])
-        used += [name for group in re.findall(r"by \(([^)]*)\)", alert["expr"]) for name in group.split(", ")]
-        used += re.findall(r"[{,](\w+)=", alert["expr"])
-        assert names and set(used) <= labels, alert["alert"]
-    (rule,) = [each for each in render(ALL) if each["kind"] == "PrometheusRule"]
-    assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
-
-
-def test_each_alert_is_explained() -> None:
-    """The page of operations has a row for each alert, and for no other."""
+def test_the_alerts_are_installed_and_explained(render: Render) -> None:
+    """The chart installs docker/prometheus/alerts.yaml as it is; the page of operations has a row for each alert."""
+    (rule,) = [each["spec"] for each in render(ALL) if each["kind"] == "PrometheusRule"]
+    assert rule == yaml.safe_load((REPOSITORY / "docker" / "prometheus" / "alerts.yaml").read_text())
+    names = [alert["alert"] for group in rule["groups"] for alert in group["rules"]]
     page = (REPOSITORY / "gateway" / "guides" / "operations.md").read_text()
-    assert sorted(set(re.findall(r"`(Pointsman\w+)`", page))) == sorted(alert["alert"] for alert in ALERTS)
-
-
-def test_prometheus_takes_the_alerts() -> None:
-    """`promtool check rules` accepts the file, where there is one (Debian: apt install prometheus)."""
-    if (promtool := shutil.which("promtool")) is None:
-        pytest.skip("promtool is not installed")
-    done = subprocess.run([promtool, "check", "rules", str(CHART / "alerts.yaml")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(set(re.findall(r"`(Pointsman\w+)`", page))) == sorted(names)
 
 
 # A pod's files

@@ -13,7 +13,7 @@ from tests.support.child import REPOSITORY
 # What a line of an indented block begins with if it is a command.
 PROGRAMS = (
     *("pointsman", "curl", "pip", "python", "python3", "pytest", "docker", "kubectl", "helm", "echo", "brew", "sudo"),
-    *("redis-server", "apt", "source", "cd", "xcode-select", "cp", "mkdir"),
+    *("redis-server", "apt", "source", "cd", "xcode-select", "cp", "mkdir", "prometheus"),
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    \S.*\n(?:^ {4,}\S.*\n)*)+", re.MULTILINE)

@@ -56,6 +56,8 @@ ELSEWHERE = {
     "docker run --rm -p": "docker/test_images.py::test_the_gateways_image_serves_and_stops",
     "docker compose": "docker/test_images.py::test_what_compose_starts_works_together",
     "helm install": "docker/test_helm.py::test_the_command_of_the_page_renders",
+    "pointsman keys add prometheus": "cli/test_keys.py::test_keys_are_made_listed_and_removed",
+    "prometheus --config.file": "docker/test_monitoring.py::test_panels_show_a_running_gateway",
     "scripts/homebrew/formula.py": "scripts/test_homebrew.py::test_a_formula_of_an_sdist",
     ".venv/bin/python scripts/compile.py --wheel": f"{COMPILE}::test_a_compiled_module_behaves_as_its_source",
 }
