@@ -7,8 +7,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from gateway.yaml.readers import Record
 from scripts.docs_site import rule_keys, tables
 from scripts.docs_site.pages import Section, Source, read_site
 from tests.support.child import REPOSITORY
+from tests.support.chromium import ARGUMENTS, find_chromium
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -81,28 +84,65 @@ def test_a_long_page_is_split(repository: Path) -> None:
     assert site.navigation[1] == {"Other": "more/other.md"}
 
 
-def test_the_site(tmp_path: Path) -> None:
-    """mkdocs finds no broken link or anchor, a browser loads nothing from elsewhere, and all commands are there."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site's folder."""
     pytest.importorskip("mkdocs", reason="needs pip install 'pointsman[docs]'")
-    command = [sys.executable, "-m", "scripts.docs_site.build", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "scripts.docs_site.build", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = sorted((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+def test_the_site(built: Path) -> None:
+    """mkdocs finds no broken link or anchor, pages load nothing from elsewhere, and all commands are there."""
+    pages = sorted(built.rglob("*.html"))
     assert len(pages) > 40
     loads = re.compile(
         r"<(?:script|img|iframe)[^>]* src=\"(?:https?:)?//|<link[^>]* href=\"(?:https?:)?//[^>]*stylesheet"
     )
     assert [page for page in pages if loads.search(page.read_text())] == []
-    reference = (tmp_path / "site" / "reference" / "commands.html").read_text()
+    reference = (built / "reference" / "commands.html").read_text()
     assert [path for path, _ in commands() if path.replace(" ", "-") not in reference] == []
-    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+    assert (built / "search" / "search_index.json").stat().st_size > 100_000
     for page, words in {
         "rule-keys": ("engines.NAME.breaker", "unhealthy_after", "routes.session.sequences", "on_loss"),
         "metrics": ("pointsman_requests_total", "pointsman_overload_waiting"),
         "errors": ("no_healthy_endpoint", "FAILED_PRECONDITION"),
     }.items():
-        text = (tmp_path / "site" / "reference" / f"{page}.html").read_text()
+        text = (built / "reference" / f"{page}.html").read_text()
         assert [word for word in words if word not in text] == [], page
+
+
+def test_a_reader_searches(built: Path) -> None:
+    """A real Chromium finds a key of the rules by the site's search, without a request to another host."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (path := find_chromium()) is None:
+        pytest.skip("no Chromium here")
+    handler = partial(QuietHandler, directory=str(built))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as it:
+        Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}/"
+        browser = it.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto(f"{home}index.html")
+        page.click("input.md-search__input")
+        page.keyboard.type("unhealthy_after")
+        page.wait_for_selector("a.md-search-result__link[href*='reference/rule-keys.html']")
+        browser.close()
+        server.shutdown()
+    assert [url for url in requested if not url.startswith((home, "data:", "blob:"))] == []
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder, and logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def records() -> Iterator[Record[Any]]:
