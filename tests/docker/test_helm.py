@@ -347,6 +347,35 @@ def test_scalers_name_metrics_that_exist(render: Render) -> None:
     assert set(names) <= {metric.full_name for metric in all_metrics()}
 
 
+# Of keda.sh/docs, spec of a ScaledObject and its trigger `prometheus`.
+SCALED_OBJECT = {
+    "scaleTargetRef",
+    "minReplicaCount",
+    "maxReplicaCount",
+    "pollingInterval",
+    "cooldownPeriod",
+    "triggers",
+}
+TRIGGER = {"serverAddress", "query", "threshold", "activationThreshold", "namespace", "ignoreNullValues", "unsafeSsl"}
+# Of the Prometheus Operator's API reference.
+SERVICE_MONITOR = {"selector", "endpoints", "namespaceSelector", "jobLabel", "targetLabels"}
+MONITORED = {"port", "path", "interval", "scheme", "tlsConfig", "authorization", "scrapeTimeout"}
+
+
+def test_custom_resources_have_the_fields_of_their_documentation(render: Render) -> None:
+    """Kubernetes' schemas have no ScaledObject and no ServiceMonitor: their fields are known ones."""
+    scaled = one(render(KEDA), "ScaledObject")
+    assert scaled["apiVersion"] == "keda.sh/v1alpha1" and scaled["spec"].keys() <= SCALED_OBJECT
+    assert 0 <= scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"]
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["type"] == "prometheus" and trigger["metadata"].keys() <= TRIGGER
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())  # a number would be refused
+        float(trigger["metadata"]["threshold"])
+    monitor = one(render(ALL), "ServiceMonitor")
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1" and monitor["spec"].keys() <= SERVICE_MONITOR
+    assert all(endpoint.keys() <= MONITORED for endpoint in monitor["spec"]["endpoints"])
+
+
 def test_a_network_policy_lets_the_gateway_work(render: Render) -> None:
     """Clients reach the inference ports alone; with rules for egress, names and EndpointSlices are found."""
     (policy,) = [each["spec"] for each in render(ALL) if each["kind"] == "NetworkPolicy"]
