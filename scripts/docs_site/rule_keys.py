@@ -269,13 +269,18 @@ def _comments(spec: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            beside = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset or 0 :].decode()
+            within = "\n".join(lines[node.lineno - 1 : node.end_lineno])  # of a value in parentheses
+            beside = within if node.lineno != node.end_lineno else lines[node.lineno - 1][node.end_col_offset or 0 :]
             above = []
             line = node.lineno - 2
             while lines[line].strip().startswith("#"):
                 above.insert(0, lines[line].strip())
                 line -= 1
-            text = " ".join(each.lstrip("# ") for each in above) if "#" not in beside else beside.partition("#")[2]
+            text = (
+                " ".join(each.lstrip("# ") for each in above)
+                if "#" not in beside
+                else beside.partition("#")[2].partition("\n")[0]
+            )
             found[node.target.id] = text.strip()
     return found
 
