@@ -62,7 +62,7 @@ class SourceSpec:
     servers: tuple[Annotated[str, value_parsers.address_port], ...] = ()  # of DNS; none: those of /etc/resolv.conf
     # Of a list by HTTP: the time between two requests, and of one
     interval: PositiveDuration = 5.0
-    timeout: PositiveDuration = 5.0
+    timeout: PositiveDuration = 5.0  # see `interval`
     token: str | None = None  # the path of a file with a bearer token for it, which is read again for each request
     ca: str | None = None  # the path of a PEM file; None: the system's authorities
     # How long the endpoints stay when the source has none any more; None: 5 min of DNS and HTTP, else 0
