@@ -60,8 +60,9 @@ class SourceSpec:
     min_refresh: PositiveDuration = 1.0
     max_refresh: PositiveDuration = 60.0  # see `min_refresh`
     servers: tuple[Annotated[str, value_parsers.address_port], ...] = ()  # of DNS; none: those of /etc/resolv.conf
-    interval: PositiveDuration = 5.0  # of a list by HTTP: the time between two requests
-    timeout: PositiveDuration = 5.0  # the time that one request of a list may take
+    # Of a list by HTTP: the time between two requests, and of one
+    interval: PositiveDuration = 5.0
+    timeout: PositiveDuration = 5.0  # see `interval`
     token: str | None = None  # the path of a file with a bearer token for it, which is read again for each request
     ca: str | None = None  # the path of a PEM file; None: the system's authorities
     # How long the endpoints stay when the source has none any more; None: 5 min of DNS and HTTP, else 0

@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 
 MODELS = ("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct")
 PAGED, COMPILE = "engines/paged", "scripts/test_compile.py"
+RAY = "engines/ray_app"
 CONVERSATION = f"{PAGED}/kv_store/test_conversation.py"
 
 # What the beginning of a command says: the test that runs it, or more of it. The longest beginning counts.
@@ -31,6 +32,9 @@ ELSEWHERE = {
     "pip install .": "docker/test_images.py::test_the_gateways_image_serves_and_stops",
     'pip install ".[': "test_resolution.py::test_every_extra_has_wheels",
     'pip install "pointsman[': "test_resolution.py::test_every_extra_has_wheels",
+    "pip install 'pointsman[": "test_resolution.py::test_every_extra_has_wheels",
+    "serve run engines.ray_app": f"{RAY}/test_ray_cluster.py::test_requests_reach_replicas_that_the_gateway_finds",
+    "curl localhost:8000/endpoints": f"{RAY}/test_arguments.py::test_the_list_answers",
     "pointsman samples": "docker/test_images.py::test_what_compose_starts_works_together",
     "pointsman host": "engines/host/test_host_process.py::test_clients_are_answered_on_both_fronts",
     "pointsman fleet": "engines/fleet/test_fleet.py::test_a_fleet_lives",
