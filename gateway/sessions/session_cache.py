@@ -105,6 +105,9 @@ _TOUCH = Script(
 # Sessions written by one call, which makes each ten times cheaper. In a cluster each key is written alone.
 _TOUCHED_AT_ONCE = 64
 
+# Longest time that an application waits for Redis to have what it is told: it asks once, and what it shows stays.
+_TELL_SECONDS = 0.25
+
 # The pause before a session is read again after a late reply.
 _READ_AGAIN_SECONDS = 1.0
 
@@ -179,6 +182,15 @@ class SessionCache:
             self._loop.call_soon(self._read_batch)
         self._to_read[name] = Session(name, time()), [found]
 
+    async def load(self, name: str) -> Session:
+        """The cached session, or the one that Redis has; within the client's deadline."""
+        known = self.get(name, time())
+        if known is not None:
+            return known
+        found: asyncio.Future[Session] = self._loop.create_future()
+        self.find(name, lambda known: None if found.done() else found.set_result(known))
+        return await found
+
     def take(self, name: str, answer: object) -> None:
         """Apply a reply that another caller has read from Redis."""
         self._answer(name, Session(name, time()), answer, is_behind=False)
@@ -224,6 +236,41 @@ class SessionCache:
         self._mark_dirty(session, now)
         if replaces:
             self._announce(session.name)
+
+    def settle_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
+        """The session has sent its first request to the arm that it was assigned by `tell_arm`."""
+        session.arms[experiment] = arm
+        session.routed = None
+        self._write_arm(session, experiment, arm, "HSET")
+        self._mark_dirty(session, now)
+
+    async def tell_arm(
+        self, session: Session, experiment: str, arm: str, now: float, *, replaces: bool = False, settles: bool = False
+    ) -> str:
+        """Assign an arm before a request needs it, unless Redis already has one; `replaces`: in place of that one. The
+        other workers know when this returns. `settles`: the arm is one that the session keeps from now on.
+
+        Returns: what Redis has.
+        """
+        session.arms[experiment] = arm
+        session.routed = None
+        self._mark_dirty(session, now)
+        key, write = session_key(session.name), "HSET" if replaces else "HSETNX"
+        if self._store is not None:
+            field = arm_field(experiment)
+            try:
+                commands = [(write, key, field, arm), ("HGET", key, field), ("EXPIRE", key, self._ttl_seconds)]
+                _, found, _ = await self._store.call(commands, max(self._store.deadline, _TELL_SECONDS))
+            except StoreError:
+                self._write_arm(session, experiment, arm, write)
+            else:
+                if isinstance(found, bytes):
+                    session.arms[experiment] = arm = found.decode("utf-8", "replace")
+            if replaces or not session.is_new:  # others may have cached it without this arm
+                self._announce(session.name)
+            if not settles:  # its first request may come to another worker, which then settles the arm
+                session.fresh_at = 0.0
+        return arm
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
         """Record an endpoint other than the hashed one; None: it is there again."""

@@ -15,6 +15,7 @@ from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, Sequence, name_of
+from gateway.routing.assignment import settled_token
 from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
@@ -148,12 +149,25 @@ class SessionAffinity:
         text, own = session.arms.get(spec.experiment), route_target.split.arm_tokens[spec.arm]
         if text == own:
             return route_target
+        if text is not None and (token := settled_token(text)) != text:
+            told = route_target if token == own else route_target.arms.get(token)
+            if told is not None:
+                return self._first_request(told.for_bucket(route_target.bucket), session, text, now)
         assigned = route_target.arms.get(text) if text is not None else None
         if assigned is not None:
             return assigned.for_bucket(route_target.bucket)
         if text is None and route_target.meter is not None:
             route_target.meter.exposed()
         self.book.keep_arm(session, spec.experiment, own, now, replaces=text is not None)
+        return route_target
+
+    def _first_request(self, route_target: RouteTarget, session: Session, text: str, now: float) -> RouteTarget:
+        """The target of a session whose arm an application was told before: from now on it is exposed to it."""
+        experiment, split = route_target.spec.experiment, route_target.split
+        assert experiment is not None and split is not None
+        if route_target.meter is not None and split.was_told_now(text):
+            route_target.meter.exposed()
+        self.book.settle_arm(session, experiment, settled_token(text), now)
         return route_target
 
     def _for_session(

@@ -35,6 +35,7 @@ from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi, Operation
 from gateway.protocol.remembered_names import RememberedNames
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
+from gateway.routing.flags import FlagTable
 from gateway.routing.steps import Steps, run_now
 from gateway.routing.table import Table
 from gateway.routing.unit_lookup import session_lookup
@@ -259,6 +260,7 @@ class Snapshot:
         self._rules = rules
         self.table = yield from Table.compiled(rules, number, names_routes=settings.name_decision)
         self.remembered_names = RememberedNames()
+        self._flags: FlagTable | None = None
         self.renames_regions = False  # whether clients share memory: see RegionNames
         # Finds callers; None where the rules do not ask who calls
         self.identification: Identification | None = None
@@ -372,6 +374,13 @@ class Snapshot:
                 for other in self._by_route[route_target.spec.route]
                 if (arm := other.spec.arm) and shared.shares[arm]
             }
+
+    @property
+    def flags(self) -> FlagTable:
+        """The experiments, for applications; made when one asks first."""
+        if self._flags is None:
+            self._flags = FlagTable(self.table, by_tenant=self.identification is not None)
+        return self._flags
 
     def other_arms(self, route_target: RouteTarget) -> list[RouteTarget]:
         """The targets of the same route's other arms."""
