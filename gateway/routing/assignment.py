@@ -22,7 +22,7 @@ from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Membersh
 from gateway.yaml.problems import suggest
 
 # Stands between the token of an arm that an application was told, and the digest of the shares at that time.
-_TOLD = "?"
+_RESERVED = "?"
 
 
 class Forced(NamedTuple):
@@ -102,7 +102,7 @@ class Split:
         "_layout",
         "_only",
         "_positions",
-        "_told_mark",
+        "_reservation",
         "arm_tokens",
         "control",
         "membership",
@@ -140,7 +140,7 @@ class Split:
         self._layout = IntervalLayout([self.shares[name] for name in others])
         served = [index for index, share in enumerate(self.shares.values()) if share > 0]
         self._only = served[0] if len(served) == 1 else None
-        self._told_mark = f"{_TOLD}{crc32(repr(sorted(self.shares.items())).encode()):08x}"
+        self._reservation = f"{_RESERVED}{crc32(repr(sorted(self.shares.items())).encode()):08x}"
 
     @property
     def is_split(self) -> bool:
@@ -176,14 +176,14 @@ class Split:
         arm = arm_of_token(token)
         return arm if self.arm_tokens.get(arm) == settled_token(token) and self.shares[arm] else None
 
-    def told_token(self, arm: str) -> str:
+    def reserved_token(self, arm: str) -> str:
         """The value stored for a session whose arm an application was told before its first request."""
-        return self.arm_tokens[arm] + self._told_mark
+        return self.arm_tokens[arm] + self._reservation
 
-    def was_told_now(self, token: str) -> bool:
+    def is_reserved_now(self, token: str) -> bool:
         """Whether an application was told this while the shares were as they are: only then the session's first request
         is an exposure under these shares."""
-        return token.endswith(self._told_mark)
+        return token.endswith(self._reservation)
 
     def position(self, unit: str) -> float:
         """The unit's position in [0, 1)."""
@@ -205,7 +205,7 @@ def arm_token(arm: str, run: int) -> str:
 
 def settled_token(token: str) -> str:
     """The value stored from a session's first request on; `token` may be an application's."""
-    return token.partition(_TOLD)[0]
+    return token.partition(_RESERVED)[0]
 
 
 def arm_of_token(token: str) -> str:

@@ -95,7 +95,7 @@ class ExperimentFlag:
         if kept is not None:
             reason = by_hash if kept == arm else FlagReason.TARGETING_MATCH
             return AssignedArm(kept, reason, token=stored, is_kept=True)
-        return AssignedArm(arm, by_hash, token=split.told_token(arm) if self.keeps_arms else None)
+        return AssignedArm(arm, by_hash, token=split.reserved_token(arm) if self.keeps_arms else None)
 
     def value(self, assigned: AssignedArm, *, names_engines: bool) -> FlagValue:
         """`names_engines`: the caller may know them."""

@@ -106,7 +106,7 @@ _TOUCH = Script(
 _TOUCHED_AT_ONCE = 64
 
 # Longest time that an application waits for Redis to have what it is told: it asks once, and what it shows stays.
-_TELL_SECONDS = 0.25
+_RESERVE_SECONDS = 0.25
 
 # The pause before a session is read again after a late reply.
 _READ_AGAIN_SECONDS = 1.0
@@ -238,13 +238,13 @@ class SessionCache:
             self._announce(session.name)
 
     def settle_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
-        """The session has sent its first request to the arm that it was assigned by `tell_arm`."""
+        """The session has sent its first request to the arm that it was assigned by `reserve_arm`."""
         session.arms[experiment] = arm
         session.routed = None
         self._write_arm(session, experiment, arm, "HSET")
         self._mark_dirty(session, now)
 
-    async def tell_arm(
+    async def reserve_arm(
         self, session: Session, experiment: str, arm: str, now: float, *, replaces: bool = False, settles: bool = False
     ) -> str:
         """Assign an arm before a request needs it, unless Redis already has one; `replaces`: in place of that one. The
@@ -260,7 +260,7 @@ class SessionCache:
             field = arm_field(experiment)
             try:
                 commands = [(write, key, field, arm), ("HGET", key, field), ("EXPIRE", key, self._ttl_seconds)]
-                _, found, _ = await self._store.call(commands, max(self._store.deadline, _TELL_SECONDS))
+                _, found, _ = await self._store.call(commands, max(self._store.deadline, _RESERVE_SECONDS))
             except StoreError:
                 self._write_arm(session, experiment, arm, write)
             else:

@@ -150,9 +150,9 @@ class SessionAffinity:
         if text == own:
             return route_target
         if text is not None and (token := settled_token(text)) != text:
-            told = route_target if token == own else route_target.arms.get(token)
-            if told is not None:
-                return self._first_request(told.for_bucket(route_target.bucket), session, text, now)
+            reserved = route_target if token == own else route_target.arms.get(token)
+            if reserved is not None:
+                return self._first_request(reserved.for_bucket(route_target.bucket), session, text, now)
         assigned = route_target.arms.get(text) if text is not None else None
         if assigned is not None:
             return assigned.for_bucket(route_target.bucket)
@@ -165,7 +165,7 @@ class SessionAffinity:
         """The target of a session whose arm an application was told before: from now on it is exposed to it."""
         experiment, split = route_target.spec.experiment, route_target.split
         assert experiment is not None and split is not None
-        if route_target.meter is not None and split.was_told_now(text):
+        if route_target.meter is not None and split.is_reserved_now(text):
             route_target.meter.exposed()
         self.book.settle_arm(session, experiment, settled_token(text), now)
         return route_target

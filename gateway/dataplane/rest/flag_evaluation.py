@@ -107,15 +107,15 @@ class _FlagEvaluation:
         """The arm that the session keeps from now on: the one assigned, unless another worker was faster."""
         book, token = self._plane.affinity.book, assigned.token
         assert token is not None
-        is_told = settled_token(token) != token
-        if assigned.is_kept and not (is_told and is_exposure):
-            if is_told:
+        is_reserved = settled_token(token) != token
+        if assigned.is_kept and not (is_reserved and is_exposure):
+            if is_reserved:
                 known.fresh_at = 0.0  # its first request may come to another worker, which then settles the arm
             return assigned
-        exposes = is_exposure and flag.split.was_told_now(token)
+        exposes = is_exposure and flag.split.is_reserved_now(token)
         stored = settled_token(token) if is_exposure else token
         replaces = known.arms.get(flag.key) is not None
-        found = await book.tell_arm(known, flag.key, stored, time(), replaces=replaces, settles=is_exposure)
+        found = await book.reserve_arm(known, flag.key, stored, time(), replaces=replaces, settles=is_exposure)
         if found == stored:
             if exposes:
                 bucket = crc32(encoded(unit.text)) % NUM_BUCKETS
