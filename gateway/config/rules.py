@@ -92,6 +92,7 @@ def _load(
     environment = Environment(os.environ if values is None else values, allowed)
     allowed_files = allowed.files if allowed is not None else None
     reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems), environment=environment)
+    reading.allowed_hooks = allowed.hooks if allowed is not None else None
     sections: dict[str, Any] = {"engines": {}, "routes": ()}
     count = ValueCount()
     for file in files:
@@ -104,7 +105,7 @@ def _load(
     found = dict.fromkeys(cleared)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
-    host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files))
+    host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files), frozenset(reading.named_hooks))
     return LoadedRules(
         None if reading.num_errors else rules,
         ordered,

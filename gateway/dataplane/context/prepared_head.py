@@ -273,6 +273,19 @@ class PreparedHead:
         prepared._leading = {}
         return prepared
 
+    def with_fields(self, fields: list[Field]) -> PreparedHead:
+        """The same with these fields in place of all that the client sent, names in lower case; what was decided by
+        these stays."""
+        prepared = self.uncached_copy()
+        prepared.head = copy(self.head)
+        prepared.head.fields = fields
+        prepared._named = prepared._by_name(fields)
+        prepared._read_request_fields()
+        prepared.length_line = b""
+        prepared.route_target = prepared.direct_target = prepared.arm_selector = None
+        prepared.passes = prepared.passes_if_kept = False
+        return prepared
+
     def refused(self, error: GatewayError) -> PreparedHead:
         """The same for a caller who gets this error instead of a reply."""
         prepared = self.uncached_copy()

@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
@@ -45,6 +45,9 @@ from gateway.upstream.engine import Engine
 from gateway.upstream.engine_admission import admission_of_engine
 from gateway.upstream.hedging_policy import hedging_of_engine
 
+if TYPE_CHECKING:
+    from gateway.hooks.chain import HookChain
+
 # What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Readiness]
 Models = Mapping[tuple[str, str], AdvertisedModels]
@@ -77,6 +80,7 @@ class RouteTarget:
         "engine",
         "fallbacks",
         "hedged",
+        "hooks",
         "is_limited",
         "is_plain",
         "is_sticky",
@@ -119,6 +123,7 @@ class RouteTarget:
         self.is_limited = bool(limits or budgets or engine.overload is not None)
         self.was_admitted = False  # whether limits have counted its requests, as those of another engine
         self.shadow: ShadowSpec | None = None  # of its route
+        self.hooks: HookChain | None = None  # the same
         self.fallbacks: Fallbacks[RouteTarget] | None = None
         self.is_plain = engine.hedging is None  # and it has neither fallbacks nor a shadow
         self.hedged: dict[object, RouteTarget] = {}  # the same of requests that were hedged: see `hedged_targets`
@@ -139,6 +144,8 @@ class RouteTarget:
         """Whether all requests of this kind go to the engine unchanged, by REST."""
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.passes(call) or self.spec.resume or self.fallbacks is not None:
+            return False
+        if self.hooks is not None:
             return False
         if self.is_hedged(call):
             return False
@@ -164,6 +171,13 @@ class RouteTarget:
         """The same error, without names where clients get none."""
         return error if self.reply_fields else error.without_names(self.spec.engine)
 
+    def to(self, target: Target, engine: Engine) -> RouteTarget:
+        """A target of the same route that its hooks choose."""
+        made = RouteTarget(target, engine, self._metrics, bool(self.reply_fields), self.limits, self.budgets)
+        made.shadow = self.shadow
+        made.is_plain = made.is_plain and self.shadow is None
+        return made
+
     @property
     def origin(self) -> RouteTarget:
         """The target of the route that this one is, or is a copy of."""
@@ -176,6 +190,8 @@ class RouteTarget:
         self._bucket_targets.clear()
         self._unmeasured = None
         self.hedged.clear()
+        if self.hooks is not None:
+            self.hooks.rerouted.clear()
 
     def for_bucket(self, bucket: int | None) -> RouteTarget:
         """The same for requests of the units in this bucket; None: for those of no unit."""
@@ -344,6 +360,13 @@ class Snapshot:
         )
         self.is_mirrored = False
         for route, declared in zip(self.table.routes, rules.routes, strict=True):
+            if declared.hooks:
+                from gateway.hooks.chain import HookChain  # rules without hooks load none of it
+
+                chain = HookChain(declared.name, declared.hooks)
+                for target in route.targets:
+                    self._route_targets[id(target)].hooks = chain
+                    self._route_targets[id(target)].is_plain = False
             if declared.shadow is not None:
                 self.is_mirrored = True
                 for target in route.targets:

@@ -13,6 +13,7 @@ of a session                     not known to this worker                   Sess
 
 a target, its engine               request                                    handler
 -------------------------------  -----------------------------------------  ---------------------------------------
+with hooks                                                                  HookedHandler, around that below
 with a shadow                                                               MirroringHandler, around that below
 with fallbacks                                                              FallbackHandler, around that below
 with conversations               text, of a session                         ConversationHandler, or the request with
@@ -217,9 +218,39 @@ def _serve_known(
 
 
 def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
-    """The handler of a client's own request for this target, and for its route's shadow."""
+    """The handler of a client's own request for this target, and for its route's hooks and shadow."""
     if route_target.is_plain:
         return serve_target(client, request, route_target, session)
+    if route_target.hooks is not None:
+        return _serve_hooked(client, request, route_target, session, _serve_unhooked)
+    return _serve_unhooked(client, request, route_target, session)
+
+
+def serve_message(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
+    """The handler of one message of a stream, whose answers no shadow compares."""
+    if route_target.hooks is not None:
+        return _serve_hooked(client, request, route_target, session, serve_with_fallbacks)
+    return serve_with_fallbacks(client, request, route_target, session)
+
+
+def _serve_hooked(
+    client: Client, request: Request, route_target: RouteTarget, session: AnySession | None, serve: Serve
+) -> Handler:
+    from gateway.dataplane.hooks.hooked_handler import HookedHandler  # rules without hooks load none of it
+
+    def serve_changed(
+        client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None
+    ) -> Chosen:
+        may_fall_back = route_target.fallbacks is not None and not isinstance(session, Sequence)
+        if may_fall_back or request.plan.call.api in _V2_APIS:
+            return serve(client, request, route_target, session), body
+        return serve_settled(client, request, body, route_target, session, serve)
+
+    return HookedHandler(client, request, route_target, session, serve_changed)
+
+
+def _serve_unhooked(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
+    """The handler of a request that has passed its route's hooks."""
     if route_target.shadow is None:
         return serve_with_fallbacks(client, request, route_target, session)
     return mirrored(client, request, route_target, session, serve_with_fallbacks)
