@@ -265,8 +265,8 @@ class Worker(ControlledProcess):
 
 
 async def load_hooks(rules: RulesSpec) -> None:
-    """Load the rules' hooks in a thread, since their modules may take seconds. The control process has done the same, and
-    refused rules whose hooks fail; where one fails here, requests of its route are refused."""
+    """Load the rules' hooks in a thread, since their modules may take seconds. The control process has done the same,
+    and refused rules whose hooks fail; where one fails here, requests of its route are refused."""
     specs = [spec for route in rules.routes for spec in route.hooks]
     if not specs:
         return
