@@ -16,7 +16,8 @@ class HookSpec:
     """Code of the operator that requests of a route pass: `module:object`, or the name of an entry point."""
 
     use: Annotated[str, value_parsers.hook_name]
-    timeout: PositiveDuration = 0.05  # seconds of each call: a hook is on the way of each request
+    # Seconds of each call: far beyond what a hook on the way of each request takes, so that a busy machine fails none
+    timeout: PositiveDuration = 0.25
     on_failure: Literal["refuse", "continue"] = "refuse"  # where it raises, or takes longer
     options: Mapping[Text, Text] = field(default_factory=dict)  # keyword arguments of a class
     file: str | None = None  # its module's, where that is in the rule file's folder; None: of an installed package

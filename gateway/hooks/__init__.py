@@ -2,13 +2,14 @@
 test kit."""
 
 from gateway.hooks.interfaces import ErrorHook, Hook, ReplyHook, RequestHook, StreamHook
-from gateway.hooks.request import HookRequest
+from gateway.hooks.request import HookFacts, HookRequest
 from gateway.hooks.results import Change, HookFailure, HookReply, Reject, ReplyChange, Respond
 
 __all__ = [
     "Change",
     "ErrorHook",
     "Hook",
+    "HookFacts",
     "HookFailure",
     "HookReply",
     "HookRequest",

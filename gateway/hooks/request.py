@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -14,94 +14,151 @@ from gateway.protocol.principal import Principal
 Field = tuple[bytes, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class HookFacts:
+    """What is the same for all requests with one head; see `HookRequest`."""
+
+    route: str
+    engine: str
+    model: str
+    method: str
+    path: str
+    version: str | None = None
+    operation: str = "infer"
+    protocol: str = "rest"
+    api: str | None = None
+    experiment: str | None = None
+    arm: str | None = None
+    principal: Principal | None = None
+
+
 class HookRequest:
-    """A request for a route, on its way to `engine`. Hooks read it, and return a `Change` to change it.
+    """A request for a route, on its way to an engine. Hooks read it, and return a `Change` to change it.
 
     `body` is whole and not compressed; its first `json_bytes` are JSON, binary tensors follow (None: all is JSON).
-    `operation` and `protocol` are named as in rules, `api` as in `dialects:` (None where it is V2's inference of
-    tensors, or about a model). `session`, `experiment`, `arm`, `principal` are None where there is none. `state` is
-    the hooks' own, from `on_request` to `on_reply`.
+    `session` is None where it has none. `state` is the hooks' own, from `on_request` to `on_reply`.
     """
 
     __slots__ = (
+        "_fields",
         "_headers",
         "_json",
-        "api",
-        "arm",
+        "_state",
         "body",
-        "engine",
-        "experiment",
-        "fields",
+        "facts",
         "json_bytes",
-        "method",
-        "model",
-        "operation",
-        "path",
         "peer",
-        "principal",
-        "protocol",
         "request_id",
-        "route",
         "session",
-        "state",
-        "version",
     )
 
     def __init__(
         self,
-        *,
-        route: str,
-        engine: str,
-        model: str,
-        method: str,
-        path: str,
-        fields: Sequence[Field],
+        facts: HookFacts,
         body: bytes,
-        operation: str = "infer",
-        protocol: str = "rest",
-        version: str | None = None,
-        api: str | None = None,
+        fields: Sequence[Field] | Callable[[], Sequence[Field]],
         json_bytes: int | None = None,
-        session: str | None = None,
-        experiment: str | None = None,
-        arm: str | None = None,
-        principal: Principal | None = None,
         request_id: str = "",
+        session: str | None = None,
         peer: str = "",
     ) -> None:
-        self.route = route
-        self.engine = engine
-        self.model = model
-        self.version = version
-        self.method = method
-        self.path = path
-        self.fields = list(fields)
+        """`fields` are those of the head, names in lower case, or find them."""
+        self.facts = facts
         self.body = body
         self.json_bytes = json_bytes
-        self.operation = operation
-        self.protocol = protocol
-        self.api = api
-        self.session = session
-        self.experiment = experiment
-        self.arm = arm
-        self.principal = principal
         self.request_id = request_id
+        self.session = session
         self.peer = peer
-        self.state: dict[str, Any] = {}
+        self._fields = fields
+        self._state: dict[str, Any] | None = None
         self._headers: Mapping[str, str] | None = None
         self._json: Any = ...
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """The first field of each name, in lower case. With `auth:`, credentials are not among them."""
-        if self._headers is None:
-            self._headers = {name.decode("latin-1"): _text(value) for name, value in reversed(self.fields)}
-        return self._headers
+    def route(self) -> str:
+        """The route that has named the hooks."""
+        return self.facts.route
+
+    @property
+    def engine(self) -> str:
+        """Where the request goes."""
+        return self.facts.engine
+
+    @property
+    def model(self) -> str:
+        """The model, as the client names it."""
+        return self.facts.model
+
+    @property
+    def version(self) -> str | None:
+        """The model's version, where the client names one."""
+        return self.facts.version
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self.facts.method
+
+    @property
+    def path(self) -> str:
+        """The path, without the values of a query."""
+        return self.facts.path
+
+    @property
+    def operation(self) -> str:
+        """As rules name it: infer, generate, stream, chat, completion, embedding, metadata, ..."""
+        return self.facts.operation
+
+    @property
+    def protocol(self) -> str:
+        """As rules name it: rest, grpc, openai."""
+        return self.facts.protocol
+
+    @property
+    def api(self) -> str | None:
+        """As `dialects:` names it: chat, completions, embeddings, responses, messages, generate, infer; None of a
+        request about a model."""
+        return self.facts.api
+
+    @property
+    def experiment(self) -> str | None:
+        """The route's experiment."""
+        return self.facts.experiment
+
+    @property
+    def arm(self) -> str | None:
+        """The arm that the request has."""
+        return self.facts.arm
+
+    @property
+    def principal(self) -> Principal | None:
+        """The verified caller, where the rules have `auth:`."""
+        return self.facts.principal
 
     @property
     def tenant(self) -> str:
         """The verified caller's; empty where there is none."""
-        return self.principal.tenant if self.principal is not None else ""
+        return self.facts.principal.tenant if self.facts.principal is not None else ""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        if self._state is None:
+            self._state = {}
+        return self._state
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """All fields of the head, names in lower case. With `auth:`, credentials are not among them."""
+        if callable(self._fields):
+            self._fields = self._fields()
+        return self._fields
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The first field of each name, in lower case."""
+        if self._headers is None:
+            self._headers = {name.decode("latin-1"): _text(value) for name, value in reversed(self.fields)}
+        return self._headers
 
     @property
     def json(self) -> Any:
@@ -116,24 +173,24 @@ class HookRequest:
     def changed(self, change: Change) -> HookRequest:
         """The same with a change.
 
-        Raises: ValueError where the body has no fields to change.
+        Raises: ValueError where the body has no fields to change; TypeError where a value is no JSON.
         """
-        made = copy(self)
-        if change.engine is not None:
-            made.engine = change.engine
-        if change.headers:
-            names = {name.lower().encode("ascii") for name in change.headers}
-            made.fields = [each for each in self.fields if each[0] not in names] + [
-                (name.lower().encode("ascii"), value.encode("latin-1"))
-                for name, value in change.headers.items()
-                if value is not None
-            ]
-            made._headers = None
-        if change.changes_body:
-            made._change_body(change)
+        facts = replace(self.facts, engine=change.engine) if change.engine is not None else self.facts
+        fields = self._changed_fields(change.headers) if change.headers else self._fields
+        body, json_bytes = self._changed_body(change) if change.changes_body else (self.body, self.json_bytes)
+        made = HookRequest(facts, body, fields, json_bytes, self.request_id, self.session, self.peer)
+        made._state = self.state
         return made
 
-    def _change_body(self, change: Change) -> None:
+    def _changed_fields(self, headers: Mapping[str, str | None]) -> list[Field]:
+        names = {name.lower().encode("ascii") for name in headers}
+        return [each for each in self.fields if each[0] not in names] + [
+            (name.lower().encode("ascii"), value.encode("latin-1"))
+            for name, value in headers.items()
+            if value is not None
+        ]
+
+    def _changed_body(self, change: Change) -> tuple[bytes, int | None]:
         document = change.body
         if document is None:
             if not isinstance(self.json, dict):
@@ -144,11 +201,8 @@ class HookRequest:
             raise ValueError("the body names another model: Change(model=...) routes to one")
         text = orjson.dumps(document)
         if self.json_bytes is None:
-            self.body = text
-        else:
-            self.body = text + self.body[self.json_bytes :]
-            self.json_bytes = len(text)
-        self._json = document
+            return text, None
+        return text + self.body[self.json_bytes :], len(text)
 
 
 def _model_of(document: Any) -> Any:

@@ -20,7 +20,7 @@ import orjson
 from gateway.config.hook_specs import HookSpec
 from gateway.hooks.loader import FunctionHook
 from gateway.hooks.method import HookFailed, HookMethod
-from gateway.hooks.request import HookRequest
+from gateway.hooks.request import HookFacts, HookRequest
 from gateway.hooks.results import Change, HookFailure, HookReply, Reject, ReplyChange, Respond
 from gateway.protocol.principal import Principal
 
@@ -45,9 +45,11 @@ def make_request(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     tenant: str | None = None,
+    session: str | None = None,
+    json_bytes: int | None = None,
     **facts: Any,
 ) -> HookRequest:
-    """A request of a chat; `facts` are further arguments of `HookRequest`, `tenant` that of a verified caller."""
+    """A request of a chat; `facts` are further fields of `HookFacts`, `tenant` that of a verified caller."""
     content = body if body is not None else orjson.dumps(json if json is not None else {})
     known: dict[str, Any] = {
         "route": "route",
@@ -58,11 +60,10 @@ def make_request(
         "operation": "chat",
         "protocol": "openai",
         "api": "chat",
-        "request_id": "test",
         "principal": Principal(tenant, "key") if tenant is not None else None,
     }
     fields = [(name.lower().encode("ascii"), value.encode()) for name, value in (headers or {}).items()]
-    return HookRequest(**{**known, **facts}, fields=fields, body=content)
+    return HookRequest(HookFacts(**{**known, **facts}), content, fields, json_bytes, "test", session, "127.0.0.1")
 
 
 def make_reply(
@@ -84,7 +85,7 @@ class HookTester:
     exception of the hook itself. Its methods are called outside of an event loop."""
 
     def __init__(self, hook: Any, timeout: float = 5.0) -> None:
-        """`timeout` is in seconds: a rule's default of 50 ms is short for a busy machine."""
+        """`timeout` is in seconds: a rule's default of 250 ms is short for a busy machine."""
         self._hook = FunctionHook(hook) if inspect.isfunction(hook) else hook
         self._spec = HookSpec("test:hook", timeout=timeout)
 

@@ -38,7 +38,7 @@ def test_a_hook_is_a_module_of_the_rule_files_folder(tmp_path: Path) -> None:
     assert found.rules is not None, found.problems
     first, second = found.rules.routes[0].hooks
     assert (first.timeout, first.on_failure, first.options, first.source) == (2.0, "continue", {"a": "b"}, HOOK)
-    assert (second.timeout, second.on_failure) == (0.05, "refuse")
+    assert (second.timeout, second.on_failure) == (0.25, "refuse")
     assert tmp_path / "h.py" in found.followed_files
     assert load_hook(first).options == {"a": "b"} and load_hook(first) is load_hook(first)
 

@@ -1,4 +1,4 @@
-"""Hooks on real gateways: a changed module takes effect, a broken one changes nothing, and only rule files name code."""
+"""Hooks on real gateways: a changed module takes effect, a broken one changes nothing, only rule files name code."""
 
 from __future__ import annotations
 

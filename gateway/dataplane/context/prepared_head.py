@@ -91,6 +91,7 @@ class PreparedHead:
         "error",
         "facts",
         "head",
+        "hook_facts",
         "is_fleet",
         "is_inference",
         "json_length",
@@ -148,6 +149,7 @@ class PreparedHead:
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
         self.translated: dict[object, PreparedHead] = {}
         self.calls: dict[str, object] = {}
+        self.hook_facts: dict[object, object] = {}  # what hooks see of all requests with this head, by target
         self.route_target: RouteTarget | None = None
         self.direct_target: RouteTarget | None = None  # the same where all requests go to its engine as they are
         self.opening = b""
@@ -259,6 +261,7 @@ class PreparedHead:
         """A copy without what is cached for this head."""
         prepared = copy(self)
         prepared._models, prepared._leading, prepared.translated, prepared.calls = {}, {}, {}, {}
+        prepared.hook_facts = {}
         prepared._name_holder = None
         return prepared
 

@@ -29,7 +29,8 @@ no language model's API          a count of tokens                          Toke
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
@@ -67,6 +68,9 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
 from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.protocol.v2_facts import read_body_facts, read_parameters
+
+if TYPE_CHECKING:
+    from gateway.dataplane.hooks.hooked_handler import HookedHandler
 
 # The APIs of engines that are the client's own bytes, where the target passes them.
 _V2_APIS = (None, *OF_V2)
@@ -236,17 +240,24 @@ def serve_message(client: Client, request: Request, route_target: RouteTarget, s
 def _serve_hooked(
     client: Client, request: Request, route_target: RouteTarget, session: AnySession | None, serve: Serve
 ) -> Handler:
+    return _hooked_handler_type()(client, request, route_target, session, partial(_serve_changed, serve))
+
+
+@cache
+def _hooked_handler_type() -> type[HookedHandler]:
     from gateway.dataplane.hooks.hooked_handler import HookedHandler  # rules without hooks load none of it
 
-    def serve_changed(
-        client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None
-    ) -> Chosen:
-        may_fall_back = route_target.fallbacks is not None and not isinstance(session, Sequence)
-        if may_fall_back or request.plan.call.api in _V2_APIS:
-            return serve(client, request, route_target, session), body
-        return serve_settled(client, request, body, route_target, session, serve)
+    return HookedHandler
 
-    return HookedHandler(client, request, route_target, session, serve_changed)
+
+def _serve_changed(
+    serve: Serve, client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None
+) -> Chosen:
+    """The handler of a request that has passed hooks, and the body that it takes."""
+    may_fall_back = route_target.fallbacks is not None and not isinstance(session, Sequence)
+    if may_fall_back or request.plan.call.api in _V2_APIS:
+        return serve(client, request, route_target, session), body
+    return serve_settled(client, request, body, route_target, session, serve)
 
 
 def _serve_unhooked(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:

@@ -6,7 +6,8 @@
                 -> whole -> on_reply -> the client                    where one does
                 -> events, piece by piece through on_chunk            where one has it
 
-It is the client of the engine's handler. A hook that fails refuses the request, unless its rule says `continue`.
+`HookedReply` is the client of the engine's handler where hooks see replies; where none does, the client is. A hook that
+fails refuses the request, unless its rule says `continue`.
 """
 
 from __future__ import annotations
@@ -14,27 +15,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any
 
 from gateway.dataplane.context.active_requests import Progress, Stage, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.interposed_handler import InterposedHandler
-from gateway.dataplane.context.local_handler import ErrorHandler, log_request
-from gateway.dataplane.context.local_replies import JSON
+from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler, log_request
+from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.request_body import declared_json_bytes, decoded
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.hooks.hooked_reply import HookedReply
 from gateway.dataplane.hooks.rerouted_targets import rerouted_target, session_for
 from gateway.hooks.loader import HookLoadError
-from gateway.hooks.method import CallMode, HookFailed, HookMethod
-from gateway.hooks.request import HookRequest
+from gateway.hooks.method import HookFailed, HookMethod
+from gateway.hooks.request import HookFacts, HookRequest
 from gateway.hooks.results import Change, HookFailure, Reject, Respond
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, id_of
-from gateway.wire.http1.head import Field, ResponseHead
 
 # Makes the handler of a request that hooks let pass, and the body that it takes.
 ServeChanged = Callable[
@@ -66,7 +65,7 @@ def start_task(loop: asyncio.AbstractEventLoop, steps: Coroutine[Any, Any, None]
     return task
 
 
-class HookedHandler(InterposedHandler):
+class HookedHandler(ForwardingHandler):
     """One request."""
 
     def __init__(
@@ -77,7 +76,8 @@ class HookedHandler(InterposedHandler):
         session: AnySession | None,
         serve: ServeChanged,
     ) -> None:
-        super().__init__(client)
+        self._client = client
+        self.plane = client.plane
         if request.id is None:  # hooks and engines get the same
             request = request.of(request.plan)
             request.id = client.plane.new_request_id()
@@ -89,7 +89,7 @@ class HookedHandler(InterposedHandler):
         self._pieces: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
-        self._original: HookRequest | None = None
+        self._original: HookRequest | None = None  # as it came
         self._seen: HookRequest | None = None  # as the hooks have changed it
         self._reply: HookedReply | None = None
         self._handler: Handler | None = None
@@ -109,7 +109,9 @@ class HookedHandler(InterposedHandler):
         except GatewayError as error:
             self._refuse(error)
             return
-        if all(method.mode is CallMode.INLINE for method in methods):
+        chain = self._route_target.hooks
+        assert chain is not None
+        if chain.is_inline:
             self._pass_inline(methods)
         else:
             self._task = start_task(self.plane.loop, self._pass(methods))
@@ -137,10 +139,6 @@ class HookedHandler(InterposedHandler):
     def begun(self) -> bool:
         return self._reply.has_begun if self._reply is not None and self._reply.is_held else super().begun
 
-    @property
-    def is_paused(self) -> bool:
-        return self._client.is_paused or (self._reply is not None and self._reply.is_full)
-
     # Passing the hooks
 
     def _methods(self, name: str) -> list[HookMethod]:
@@ -160,27 +158,37 @@ class HookedHandler(InterposedHandler):
         if request.plan.encoding is not None:
             body = decoded(request, body, self.plane.settings.limits)
             self._request = request = request.of(request.plan.decoded(), len(body))
-        plan, spec = request.plan, self._route_target.spec
-        call, (method, path) = plan.call, plan.request_line
+        plan, key = request.plan, self._route_target.key
+        facts = plan.hook_facts.get(key)
+        if facts is None:
+            facts = plan.hook_facts[key] = self._facts(plan)
+        assert isinstance(facts, HookFacts)
+        length, session = request.json_length, self._session
         return HookRequest(
+            facts,
+            body,
+            lambda: plan.head.fields + request.fields,
+            declared_json_bytes(length, len(body)) if length is not None else None,
+            (request.id or b"").decode("latin-1"),
+            id_of(session) if session is not None else None,
+            self._client.peer,
+        )
+
+    def _facts(self, plan: PreparedHead) -> HookFacts:
+        spec, call, (method, path) = self._route_target.spec, plan.call, plan.request_line
+        return HookFacts(
             route=spec.route,
             engine=spec.engine,
             model=call.model or "",
-            version=call.version,
             method=method,
             path=path,
-            fields=plan.head.fields + request.fields,
-            body=body,
-            json_bytes=declared_json_bytes(request.json_length, len(body)),
+            version=call.version,
             operation=call.operation.value,
             protocol=plan.facts.protocol,
             api=call.api.value if call.api is not None else None,
-            session=id_of(self._session) if self._session is not None else None,
             experiment=spec.experiment,
             arm=spec.arm,
             principal=plan.principal,
-            request_id=(request.id or b"").decode("latin-1"),
-            peer=self.peer,
         )
 
     def _pass_inline(self, methods: list[HookMethod]) -> None:
@@ -260,23 +268,22 @@ class HookedHandler(InterposedHandler):
         if target is not self._route_target:
             self._keep_out(_REROUTED)
             session = session_for(target, session)
-        assert self._seen is not None
-        self._reply = HookedReply(self, self._seen, self._started_at)
-        self.takes_payload = self.takes_payload or self._reply.is_held
-        handler, body = self._serve(self, request, self._seen.body, target, session)
+        chain, client = self._route_target.hooks, self._client
+        assert self._seen is not None and chain is not None
+        if chain.sees_replies:
+            client = self._reply = HookedReply(client, self, self._seen, self._started_at)
+        handler, body = self._serve(client, request, self._seen.body, target, session)
         self._handler = handler
         handler.body_received(body, True)
 
     def _changed_request(self) -> Request:
         """The request as the hooks have changed it."""
-        request, seen, original = self._request, self._seen, self._original
-        assert seen is not None and original is not None
-        fields = seen.fields
-        chain = self._route_target.hooks
-        if chain is not None and (chain.reads_reply or chain.methods("on_chunk")):
-            fields = [field for field in fields if field[0] != _ACCEPT_ENCODING]
-        if seen.body is original.body and len(fields) == len(original.fields) and fields == original.fields:
+        request, seen, chain = self._request, self._seen, self._route_target.hooks
+        assert seen is not None and chain is not None
+        hides = chain.sees_replies and (chain.reads_reply or bool(chain.methods("on_chunk")))
+        if not hides and (seen is self._original):
             return request
+        fields = [field for field in seen.fields if not hides or field[0] != _ACCEPT_ENCODING]
         plan = request.plan.with_fields([field for field in fields if field[0] not in _OF_BODY])
         made = request.of(plan, len(seen.body))
         lines = b"content-length: %d\r\n" % len(seen.body)
@@ -318,48 +325,7 @@ class HookedHandler(InterposedHandler):
         if self._route_target.meter is not None and self._request.plan.is_inference:
             self._route_target.meter.kept_out(reason)
 
-    # As the client of the engine's handler
-
-    def relay(
-        self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
-    ) -> None:
-        assert self._reply is not None
-        self._reply.relay(head, route_target, added, request_id, data)
-
-    def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
-        assert self._reply is not None
-        self._reply.start_stream(content_type, fields, data)
-
-    def write(self, data: bytes) -> None:
-        assert self._reply is not None
-        self._reply.write(data)
-
-    def write_piece(self, data: bytes, ended: bool = False) -> None:
-        assert self._reply is not None
-        self._reply.write_piece(data, ended)
-
-    def reply_ended(self) -> None:
-        assert self._reply is not None
-        self._reply.ended()
-
-    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
-        assert self._reply is not None
-        self._reply.respond(status, body, fields, content_type)
-
-    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
-        self._is_over = True
-        self._client.refuse(error, fields)
-        self._report(HookFailure(error.kind.value, error.message, error.status.http))
-
-    def break_off(self, event: bytes = b"") -> None:
-        assert self._reply is not None
-        self._reply.broken(event)
-
     # What `HookedReply` needs
-
-    @property
-    def client(self) -> Client:
-        return self._client
 
     @property
     def request(self) -> Request:
@@ -376,6 +342,11 @@ class HookedHandler(InterposedHandler):
     def run(self, steps: Coroutine[Any, Any, None]) -> None:
         """Go on with the reply in a task; it ends with the client."""
         self._task = start_task(self.plane.loop, steps)
+
+    def refused(self, error: GatewayError) -> None:
+        """The engine's handler has refused the request."""
+        self._is_over = True
+        self._report(HookFailure(error.kind.value, error.message, error.status.http))
 
     def finish(self) -> None:
         """The client has its reply."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
-from gateway.dataplane.context.local_replies import error_event
+from gateway.dataplane.context.interposed_handler import InterposedClient
+from gateway.dataplane.context.local_replies import JSON, error_event
 from gateway.dataplane.context.reply_fields import VIA
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.hooks.method import CallMode, HookFailed, HookMethod
@@ -26,7 +27,9 @@ MAX_STREAM_BYTES = 1024 * 1024
 # Pieces that wait for their hooks, in bytes, before the engine's reply is paused.
 _MAX_QUEUED_BYTES = 256 * 1024
 # Written anew with the reply.
-_OF_BODY = frozenset({b"connection", b"content-length", b"content-type", b"keep-alive", b"transfer-encoding"})
+_OF_BODY = frozenset(
+    {b"x-request-id", b"connection", b"content-length", b"content-type", b"keep-alive", b"transfer-encoding"}
+)
 
 
 class ReplyMode(Enum):
@@ -41,9 +44,6 @@ class HookedRequest(Protocol):
     """The request, as its reply needs it."""
 
     @property
-    def client(self) -> Client: ...
-
-    @property
     def request(self) -> Request: ...
 
     @property
@@ -54,6 +54,8 @@ class HookedRequest(Protocol):
     def run(self, steps: Coroutine[Any, Any, None]) -> None: ...
 
     def finish(self) -> None: ...
+
+    def refused(self, error: GatewayError) -> None: ...
 
     def abandon(self, error: GatewayError, event: bytes) -> None: ...
 
@@ -66,23 +68,25 @@ class HookedRequest(Protocol):
     def client_resumed(self) -> None: ...
 
 
-class HookedReply:
-    """One reply. `is_held`: its hooks need it without the framing of HTTP/1.1."""
+class HookedReply(InterposedClient):
+    """One reply: the client of the engine's handler. `is_held`: its hooks need it without the framing of HTTP/1.1."""
 
-    def __init__(self, hooked: HookedRequest, seen: HookRequest, started_at: float) -> None:
+    def __init__(self, client: Client, hooked: HookedRequest, seen: HookRequest, started_at: float) -> None:
+        super().__init__(client)
         self._hooked = hooked
-        self._client = hooked.client
         self._seen = seen
         self._started_at = started_at
         self._on_reply = hooked.reply_methods("on_reply")
         self._on_chunk = hooked.reply_methods("on_chunk")
         self._reads = hooked.reads_reply
         self.is_held = self._reads or bool(self._on_chunk)
+        self.takes_payload = self.takes_payload or self.is_held
         self.has_begun = False  # something of it is written
         self.is_received = False  # the engine's handler has ended
         self._mode = ReplyMode.PASSED
         self._status = 0
         self._fields: list[Field] = []
+        self._head: tuple[ResponseHead, list[Field]] | None = None  # of a passed reply: its fields, once they are read
         self._type = ""
         self._pieces: list[bytes] = []
         self._size = 0
@@ -91,7 +95,11 @@ class HookedReply:
         self._is_working = False  # on the queue
 
     @property
-    def is_full(self) -> bool:
+    def is_paused(self) -> bool:
+        return self._client.is_paused or self._is_full
+
+    @property
+    def _is_full(self) -> bool:
         return self._queued_bytes > _MAX_QUEUED_BYTES
 
     # What the engine's handler writes
@@ -100,15 +108,20 @@ class HookedReply:
         self, head: ResponseHead, route_target: RouteTarget, added: Sequence[Field], request_id: bytes, data: bytes
     ) -> None:
         self._status = head.status
-        named = [*route_target.reply_fields, *added, VIA, (b"x-request-id", request_id)]
-        self._fields = [field for field in head.fields if field[0] != b"x-request-id"] + named
-        self._type = (head.value(b"content-type") or b"").decode("latin-1")
+        self._head = head, [*route_target.reply_fields, *added, VIA, (b"x-request-id", request_id)]
         if not self.is_held:
             self._size += len(data)
             self._client.relay(head, route_target, added, request_id, data)
             return
-        self._fields = [field for field in self._fields if field[0] not in _OF_BODY]
+        self._read_head()
         self._begin(data)
+
+    def _read_head(self) -> None:
+        if self._head is not None:
+            head, named = self._head
+            dropped = _OF_BODY if self.is_held else (b"x-request-id",)
+            self._fields = [field for field in head.fields if field[0] not in dropped] + named
+            self._type = (head.value(b"content-type") or b"").decode("latin-1")
 
     def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
         self._status, self._type, self._fields = 200, content_type, [*fields, VIA]
@@ -142,7 +155,7 @@ class HookedReply:
         elif data:
             self._take(data)
 
-    def respond(self, status: int, body: bytes, fields: Sequence[Field], content_type: str) -> None:
+    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         self.is_received = True
         self._status, self._type, self._fields, self._size = status, content_type, list(fields), len(body)
         if not self._reads:
@@ -152,7 +165,12 @@ class HookedReply:
         self._mode, self._pieces = ReplyMode.HELD, [body]
         self._hooked.run(self._answer())
 
-    def ended(self) -> None:
+    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
+        self.is_received = True
+        self._client.refuse(error, fields)
+        self._hooked.refused(error)
+
+    def reply_ended(self) -> None:
         self.is_received = True
         if self._mode is ReplyMode.PASSED:
             self._client.reply_ended()
@@ -162,7 +180,7 @@ class HookedReply:
         elif not self._is_working:
             self._end_stream()
 
-    def broken(self, event: bytes) -> None:
+    def break_off(self, event: bytes = b"") -> None:
         self.is_received = True
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off")
         self._queue.clear()
@@ -190,12 +208,12 @@ class HookedReply:
             self._write_inline(data)
         else:
             self._queue.append(data)
-            was_full = self.is_full
+            was_full = self._is_full
             self._queued_bytes += len(data)
             if not self._is_working:
                 self._is_working = True
                 self._hooked.run(self._work())
-            elif self.is_full and not was_full:
+            elif self._is_full and not was_full:
                 self._hooked.client_paused()
 
     def _write_inline(self, data: bytes) -> None:
@@ -211,7 +229,7 @@ class HookedReply:
     async def _work(self) -> None:
         while self._queue:
             data = self._queue.popleft()
-            was_full, size = self.is_full, len(data)
+            was_full, size = self._is_full, len(data)
             for method in self._on_chunk:
                 try:
                     data = _piece(method, await method.call(self._seen, data), data)
@@ -221,7 +239,7 @@ class HookedReply:
             if data:
                 self._client.write_piece(data)
             self._queued_bytes -= size
-            if was_full and not self.is_full and not self._client.is_paused and not self.is_received:
+            if was_full and not self._is_full and not self._client.is_paused and not self.is_received:
                 self._hooked.client_resumed()
         self._is_working = False
         if self.is_received:
@@ -289,6 +307,7 @@ class HookedReply:
         """The client has the reply: tell the hooks."""
         self._hooked.finish()
         if self._on_reply:
+            self._read_head()
             self._hooked.observe(self._on_reply, self._seen_reply(self._status, self._fields, body, self._type))
 
     def _seen_reply(self, status: int, fields: Sequence[Field], body: bytes | None, content_type: str) -> HookReply:
