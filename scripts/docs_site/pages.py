@@ -60,6 +60,7 @@ NAVIGATION = (
             Source("gateway/README.md", "operate", "Operating the gateway", is_split=True),
             Source("gateway/sessions/README.md", "operate/state", "Sessions and Redis"),
             Source("gateway/guides/troubleshooting.md", "operate/troubleshooting", "Troubleshooting"),
+            Source("gateway/guides/hooks.md", "operate/hooks", "Python hooks"),
             Source("SECURITY.md", "operate/security-model", "Security model"),
         ),
     ),
