@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.config.hook_specs import HookSpec
+from gateway.protocol.operations import FLEET_OPERATIONS, Operation
 from gateway.yaml.nodes import Entry, Items, Map, Node, Scalar
 from gateway.yaml.problems import Location
 from gateway.yaml.readers import Reading, expected, record_of
+
+if TYPE_CHECKING:
+    from gateway.config.specs import RulesSpec
 
 # Code is short; the text goes to each worker with the rules.
 MAX_SOURCE_BYTES = 1024 * 1024
@@ -50,6 +55,18 @@ def _read_hook(node: Node, reading: Reading) -> HookSpec | None:
         reading.error(place, f"{spec.use!r}: {what}")
         return None
     return spec if path is None else _with_source(spec, path, place, reading)
+
+
+def check_hooks(rules: RulesSpec, reading: Reading) -> None:
+    """Warn where a route names operations that pass no hooks, since they concern the whole fleet."""
+    for route in rules.routes:
+        unseen = [name for name in route.match.operation if Operation(name) in FLEET_OPERATIONS]
+        if route.hooks and unseen:
+            assert route.location is not None
+            what = (
+                f"route {route.name!r}: its hooks do not see {', '.join(unseen)}, which go to all endpoints of a model"
+            )
+            reading.warn(route.location, what)
 
 
 def module_file(use: str, place: Location) -> Path | None:

@@ -26,6 +26,7 @@ from gateway.config.budgets import check_budgets, read_budget, read_price
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.fallbacks import check_fallbacks
+from gateway.config.hooks import check_hooks
 from gateway.config.host_access import Environment, HostNames, may_name
 from gateway.config.overload import read_classes
 from gateway.config.reachability import find_unreachable
@@ -253,6 +254,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_keys(rules, reading)
     check_cache_salts(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
+    check_hooks(rules, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)

@@ -6,20 +6,18 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from time import monotonic
 from typing import Any
 
 from gateway.config.hook_specs import HookSpec
+from gateway.hooks.threads import HookThreads
 
 _log = logging.getLogger("pointsman")
 
-# Threads of one process: plain methods wait for files and sockets. Calls beyond these wait, within their limit.
-MAX_THREADS = 16
 # A failing hook fails on each request: its log has one entry in this time.
 _LOG_SECONDS = 10.0
-_threads: ThreadPoolExecutor | None = None
+_threads = HookThreads()
 
 
 class CallMode(Enum):
@@ -73,8 +71,7 @@ class HookMethod:
             async with asyncio.timeout(self.timeout) as limit:
                 if self.mode is CallMode.ASYNC:
                     return await self._function(*arguments)
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(_executor(), self._function, *arguments)
+                return await _threads.call(self._function, arguments)
         except TimeoutError as error:
             slow = f"it takes longer than {self.timeout * 1000:g} ms (timeout)" if limit.expired() else str(error)
             raise self.failed(TimeoutError(slow)) from error
@@ -92,10 +89,3 @@ class HookMethod:
                 exc_info=None if is_slow else error,
             )  # fmt: skip
         return HookFailed(f"a hook of the route failed ({type(error).__name__})")
-
-
-def _executor() -> ThreadPoolExecutor:
-    global _threads
-    if _threads is None:
-        _threads = ThreadPoolExecutor(MAX_THREADS, "hook")
-    return _threads

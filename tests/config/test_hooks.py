@@ -124,3 +124,15 @@ def test_rules_of_the_admin_api_name_hooks_of_rule_files_alone(tmp_path: Path) -
         assert found.rules is None and "may use hooks only as those name them" in str(found.problems[0]), hooks
         assert not found.followed_files
     assert judged("{use: h:Hook, options: {a: b}}", "inner/rules.yaml").rules is None
+
+
+def test_operations_of_the_fleet_pass_no_hooks(tmp_path: Path) -> None:
+    """A route that names them gets a warning."""
+    (tmp_path / "h.py").write_text(HOOK)
+    text = rules("h:Hook").replace("engine: it\n", "engine: it\n    match: {operation: [infer, load, stats]}\n")
+    (tmp_path / "rules.yaml").write_text(text)
+    found = load_rules([tmp_path / "rules.yaml"])
+    assert found.rules is not None
+    assert [str(problem).partition("warning: ")[2] for problem in found.problems] == [
+        "route 'r': its hooks do not see load, stats, which go to all endpoints of a model"
+    ]

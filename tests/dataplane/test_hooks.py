@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -479,3 +480,32 @@ def test_sessions_and_limits_hold(tmp_path: Path) -> None:
         assert (await it.ask(post(INFER, b"{}", "x-session-id: s"))).status == 429
 
     scene(tmp_path, play, code, more=more)
+
+
+def test_stuck_threads_refuse_requests_and_do_not_keep_a_process(tmp_path: Path) -> None:
+    """With all threads busy, further calls wait within their limit; what is cancelled is never called."""
+    from gateway.hooks.threads import HookThreads
+
+    async def whole() -> None:
+        threads, calls, gate = HookThreads(2), [], threading.Event()
+
+        def block(number: int) -> int:
+            calls.append(number)
+            gate.wait()
+            return number
+
+        futures = [threads.call(block, (number,)) for number in range(4)]
+        await until(lambda: sorted(calls) == [0, 1])
+        futures[2].cancel()
+        gate.set()
+        assert await asyncio.gather(futures[0], futures[1], futures[3]) == [0, 1, 3]
+        assert 2 not in calls
+        assert all(each.daemon for each in threading.enumerate() if each.name.startswith("hook-"))
+
+        def stops() -> None:
+            raise StopIteration
+
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await threads.call(stops, ())
+
+    run(whole())
