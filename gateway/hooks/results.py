@@ -93,7 +93,7 @@ class Respond:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_headers(self.headers)
+        check_headers({**self.headers, "content-type": self.content_type})
         if not 200 <= self.status <= 599:
             raise ValueError(f"a reply has a status from 200 to 599, not {self.status}")
 

@@ -210,6 +210,8 @@ FAILURES = [
     "return Change(body=[object()])",
     "return Change(fields={'model': 'other'})",
     "return Reject(200, 'fine')",
+    "return Respond(object())",
+    "return Respond(b'', content_type='a\\r\\nb: c')",
 ]
 
 
@@ -321,6 +323,8 @@ def test_a_hook_reads_and_changes_replies(tmp_path: Path) -> None:
             assert isinstance(reply, HookReply) and not reply.is_stream
             if "x-fail" in request.headers:
                 raise ValueError("secret")
+            if "x-wrong" in request.headers:
+                return 3 if request.headers["x-wrong"] == "3" else ReplyChange(body=object())
             return ReplyChange(status=201, headers={"x-added": "1"}, body={**reply.json, "seen": True})
     """
 
@@ -331,8 +335,9 @@ def test_a_hook_reads_and_changes_replies(tmp_path: Path) -> None:
             assert (reply.status, json.loads(reply.body)) == (201, {"ok": True, "seen": True})
             assert reply.headers["x-added"] == "1" and reply.headers["x-pointsman-engine"] == "it"
         assert engine.received[0].value("accept-encoding") is None
-        reply = await client.ask(post(INFER, b"{}", "x-fail: 1"))
-        assert (reply.status, reply.reason) == (500, "hook_failed") and b"secret" not in reply.body
+        for fails in ("x-fail: 1", "x-wrong: 3", "x-wrong: 4"):
+            reply = await client.ask(post(INFER, b"{}", fails))
+            assert (reply.status, reply.reason) == (500, "hook_failed") and b"secret" not in reply.body
 
     scene(tmp_path, play, code)
 

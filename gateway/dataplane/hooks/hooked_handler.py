@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -237,16 +238,19 @@ class HookedHandler(ForwardingHandler):
         """
         if result is None:
             return None
-        if isinstance(result, Reject | Respond):
+        if isinstance(result, Reject):
             return result
         assert self._seen is not None
         try:
+            if isinstance(result, Respond):
+                return replace(result, body=result.content)
             if not isinstance(result, Change):
                 raise TypeError(f"it returned {type(result).__name__}: None, Change, Reject or Respond is expected")
             if result.engine is not None or result.model is not None:
-                engine = result.engine or self._target.spec.engine
-                snapshot = self._request.plan.snapshot
-                self._target = rerouted_target(snapshot, self._route_target, engine, result.model)
+                earlier = self._target.spec
+                model = result.model or (earlier.model if self._target is not self._route_target else None)
+                snapshot, engine = self._request.plan.snapshot, result.engine or earlier.engine
+                self._target = rerouted_target(snapshot, self._route_target, engine, model)
             self._seen = self._seen.changed(result)
         except (KeyError, TypeError, ValueError) as error:
             what = f"the rules have no engine {error}" if isinstance(error, KeyError) else str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from enum import Enum
@@ -19,6 +20,8 @@ from gateway.hooks.request import HookRequest
 from gateway.hooks.results import HookReply, ReplyChange
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
+
+_log = logging.getLogger(__name__)
 
 _EVENTS = "text/event-stream"
 # Of a reply that is held for its hooks; of a stream, what they get of it at its end.
@@ -185,8 +188,8 @@ class HookedReply(InterposedClient):
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off")
         self._queue.clear()
         if self._mode is ReplyMode.HELD:  # nothing of it is written
-            self._hooked.finish()
             self._client.refuse(error, [(b"x-request-id", self._hooked.request.id or b"")])
+            self._hooked.refused(error)
         else:
             self._hooked.abandon(error, event)
 
@@ -272,6 +275,12 @@ class HookedReply(InterposedClient):
             self._hooked.finish()
             self._client.refuse(error, [(b"x-request-id", self._hooked.request.id or b"")])
             return
+        except Exception:
+            _log.exception("cannot answer after the hooks of a route")
+            self._hooked.finish()
+            failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
+            self._client.refuse(failure, [(b"x-request-id", self._hooked.request.id or b"")])
+            return
         self._hooked.finish()
         self._client.respond(status, body, fields, content_type)
 
@@ -282,8 +291,7 @@ class HookedReply(InterposedClient):
             reply = self._seen_reply(status, fields, body, content_type)
             try:
                 change = await method.call(self._seen, reply)
-                if change is not None and not isinstance(change, ReplyChange):
-                    raise method.failed(TypeError(f"it returned {type(change).__name__}: None or ReplyChange"))
+                changed = _changed_body(method, change, body)
             except HookFailed as error:
                 self._hooked.count_failed()
                 if not method.fails_open:
@@ -291,7 +299,7 @@ class HookedReply(InterposedClient):
                 continue
             if change is not None:
                 status = change.status or status
-                body = change.content if change.body is not None else body
+                body = changed
                 names = {name.lower().encode("ascii") for name in change.headers}
                 fields = [field for field in fields if field[0] not in names]
                 for name, value in change.headers.items():
@@ -317,6 +325,18 @@ class HookedReply(InterposedClient):
         is_stream = status == 200 and content_type.startswith(_EVENTS)
         size = self._size if body is None else len(body)
         return HookReply(status, headers, body, is_stream, size, monotonic() - self._started_at)
+
+
+def _changed_body(method: HookMethod, change: object, body: bytes) -> bytes:
+    """The body of a reply after a hook. Raises: HookFailed where it may not be changed so."""
+    if change is None:
+        return body
+    if not isinstance(change, ReplyChange):
+        raise method.failed(TypeError(f"it returned {type(change).__name__}: None or ReplyChange"))
+    try:
+        return body if change.body is None else change.content
+    except TypeError as error:
+        raise method.failed(error) from error
 
 
 def _piece(method: HookMethod, result: object, data: bytes) -> bytes:
