@@ -31,8 +31,9 @@ FLOORS = {
     "gateway.shadow.comparison": 4,
     "gateway.dataplane": 5,
     "gateway.discovery": 5,  # reports what observability shows
-    "gateway.dry_run": 5,
+    "gateway.dry_run": 6,
     "gateway.statistics": 5,  # of what observability counts and config bounds
+    "gateway.api_description": 6,
     "gateway.control": 6,
     "gateway.experiments": 6,  # judges by statistics, shares by redis; rules are written by who hands that in
     "gateway.worker": 7,
@@ -40,9 +41,10 @@ FLOORS = {
     "gateway.shadow": 7,
     "gateway.admin": 8,
     "gateway.demo": 8,
+    "gateway.epp": 9,  # its HTTP port is served as the admin API is
     "gateway.service": 8,
-    "gateway.cli": 9,
-    "gateway.__main__": 10,
+    "gateway.cli": 10,
+    "gateway.__main__": 11,
 }
 # Engines are services of their own: they share the gateway's language, and nothing else of it.
 ENGINES_USE = {

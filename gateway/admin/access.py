@@ -28,7 +28,7 @@ from gateway.supervision.redis_setup import data_dir_of
 _log = logging.getLogger("pointsman")
 
 # Liveness, and what a browser needs before it can prompt its user for a key.
-_OPEN = frozenset({"/healthz", "/readyz", "/", "/openapi.json", "/favicon.ico"})
+_OPEN = frozenset({"/healthz", "/readyz", "/", "/openapi.json", "/openapi-inference.json", "/favicon.ico"})
 _OPEN_BELOW = ("/assets/",)
 _METRICS = "/metrics"
 _SIGN_IN = "/sign-in"  # whose token admits

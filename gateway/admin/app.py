@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -36,6 +36,7 @@ from gateway.admin.rules import add_rules
 from gateway.admin.sessions import add_sessions
 from gateway.admin.shadows import add_shadows
 from gateway.admin.sign_in import add_sign_in
+from gateway.api_description.inference import inference_document
 from gateway.observability.exposition import render, render_openmetrics
 from gateway.protocol import prometheus_text
 from gateway.supervision.control_plane import ControlPlane
@@ -182,5 +183,9 @@ def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+
+    @app.get("/openapi-inference.json", include_in_schema=False)
+    async def inference_api() -> JSONResponse:
+        return JSONResponse(inference_document())
 
     app.mount("/assets", _Assets(directory=_PAGE / "assets"))

@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.shadow_report_html import page_of
+from gateway.redis.command import StoreError
 from gateway.supervision.control_plane import ControlPlane
 
 Json = dict[str, Any]
@@ -22,8 +23,10 @@ def add_shadows(app: FastAPI, control: ControlPlane) -> None:
 
     @app.get("/shadows", tags=["shadows"])
     async def list_reports(caller: Viewer) -> Json:
-        """All routes that are or were mirrored, with the counts of their comparisons."""
+        """All routes that are or were mirrored, with the counts of their comparisons, by all gateways that share a
+        Redis."""
         await control.count()
+        await control.shadows.share()
         return {
             "shadows": [
                 {name: value for name, value in report.items() if name not in _LONG}
@@ -44,13 +47,18 @@ def add_shadows(app: FastAPI, control: ControlPlane) -> None:
     @app.delete("/shadows/{route}", tags=["shadows"])
     async def reset_report(route: str, caller: Operator) -> Json:
         """Reset a route's report."""
-        if not control.shadows.forget(route):
+        try:
+            has_report = await control.shadows.reset(route)
+        except StoreError as error:
+            raise HTTPException(503, f"only this gateway's part of the report has begun anew: {error}") from error
+        if not has_report:
             raise _unknown(control, route)
         return {"route": route, "begun_anew": True}
 
 
 async def _report(control: ControlPlane, route: str) -> Json:
     await control.count()
+    await control.shadows.share()
     report = control.shadows.report(route)
     if report is None:
         raise _unknown(control, route)

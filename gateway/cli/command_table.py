@@ -23,6 +23,7 @@ class CommandEntry(NamedTuple):
 COMMANDS = {
     "up": CommandEntry(GATEWAY, "up", "up"),
     "serve": CommandEntry(GATEWAY, "serve", "serve", has_sources=True),
+    "epp": CommandEntry(GATEWAY, "epp", "epp", has_sources=True),
     "check": CommandEntry(RULES, "check", "check"),
     "explain": CommandEntry(RULES, "explain", "explain"),
     "replay": CommandEntry(RULES, "recordings", "replay"),
@@ -37,6 +38,7 @@ COMMANDS = {
     "log-level": CommandEntry(FLEET, "operator_commands", "log_level"),
     "audit": CommandEntry(FLEET, "operator_commands", "audit"),
     "page": CommandEntry(FLEET, "operator_commands", "page"),
+    "openapi": CommandEntry(PROGRAM_PANEL, "openapi", "openapi"),
     "doctor": CommandEntry(PROGRAM_PANEL, "doctor", "doctor"),
 }
 GROUPS = {

@@ -63,10 +63,16 @@ def show(gateway: Gateway, name: Name) -> None:
     if result["next"]:
         to.print(Text(f"waits for {result['next']}" if result["status"] in ("running", "held") else result["next"]))
     arms: list[Row] = [
-        (arm["name"], f"{arm['share']:.1%}", str(arm["counts"]["requests"]), str(arm["counts"]["errors"]))
+        (
+            arm["name"],
+            f"{arm['share']:.1%}",
+            str(arm["counts"]["requests"]),
+            str(arm["counts"]["errors"]),
+            str(arm["counts"].get("guessed", 0)),
+        )
         for arm in result["arms"]
     ]
-    print_table(("arm", "share", "requests of this run", "errors"), arms, "It has no arm.")
+    print_table(("arm", "share", "requests of this run", "errors", "guessed, not counted"), arms, "It has no arm.")
     found: list[Row] = [
         (arm, each["metric"], _interval(each["control"]), _interval(each["arm"]), _interval(each["difference"]))
         for arm, comparisons in result["comparisons"].items()

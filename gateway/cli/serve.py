@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from gateway.cli.quantities import DURATION, PORT, SHARE, SIZE, as_text
 from gateway.cli.tls_options import TLS_OPTIONS, admin_tls_of, client_auth, tls_of, tls_version
 from gateway.config.operation_access import OperationAccess, read_allowed
 from gateway.config.settings import Limits, Settings
 from gateway.config.tracing import DEFAULT_RATE, DEFAULT_SLOW_SECONDS, Tracing, read_tracing
 from gateway.options.sources import SETTINGS_HELP, SETTINGS_OPTION
 from gateway.protocol.restricted_apis import RestrictedApis, grpc_restrictions, http_restrictions
-from gateway.yaml import values
 
 if TYPE_CHECKING:
     from gateway.config.rules import LoadedRules
@@ -29,32 +29,6 @@ if TYPE_CHECKING:
 
 _LEAST_TICK_SECONDS = 0.1
 _LEAST_REDIS_BYTES = 1 << 20  # the size of an empty server; 0 would mean no limit
-
-
-def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
-    """A typer parser of a duration or a size; a default is returned unchanged."""
-
-    def parsed(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-
-    return parsed
-
-
-def _port(text: str) -> int:
-    """Raises: ValueError."""
-    port = values.integer(text)
-    if not 0 <= port <= 65535:
-        raise ValueError(f"{text} is not a port: 0 to 65535")
-    return port
-
-
-_duration = _quantity(values.duration)
-_size = _quantity(values.size)
 
 
 def _redis(value: str) -> str:
@@ -88,18 +62,6 @@ def _shared_secret_file(value: str) -> Path:
     return path
 
 
-def _share(text: str) -> float:
-    """Raises: ValueError."""
-    number = text.removesuffix("%")
-    try:
-        share = float(number) / 100 if number != text else float(number)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ValueError(f"{text} is not a share: 0% to 100%, or 0 to 1")
-    return share
-
-
 def _log_file(value: str) -> Path:
     from gateway.observability.access_log import LogFile
 
@@ -111,10 +73,6 @@ def _log_file(value: str) -> Path:
     return path.absolute()
 
 
-_SHARE = {"parser": _quantity(_share), "metavar": "SHARE"}
-_DURATION = {"parser": _duration, "metavar": "DURATION"}
-_SIZE = {"parser": _size, "metavar": "SIZE"}
-_PORT = {"parser": _quantity(_port), "metavar": "PORT"}
 # The options by their group in `--help`: name, help and further arguments of typer's Option. Types and defaults are
 # those of the settings.
 _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -135,10 +93,10 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "drain_delay": (
             "How long to serve on after SIGTERM while readiness says no, so that balancers send no more; then nothing "
             "new is accepted.",
-            _DURATION,
+            DURATION,
         ),
-        "drain_timeout": ("How long requests may continue after that.", _DURATION),
-        "hang_timeout": ("A worker that does not answer for this long is restarted; 0: never.", _DURATION),
+        "drain_timeout": ("How long requests may continue after that.", DURATION),
+        "hang_timeout": ("A worker that does not answer for this long is restarted; 0: never.", DURATION),
         "probe_connections": (
             "Connections that health probes hold at a time. Half of them are kept from one probe to the next; "
             "endpoints beyond that are connected for each probe.",
@@ -153,11 +111,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "Inference ports": {
         "host": ("The address to listen on; 0.0.0.0 for all.", {}),
-        "http_port": ("The inference port; 0 takes a free one.", _PORT),
+        "http_port": ("The inference port; 0 takes a free one.", PORT),
         "grpc_port": (
             "A second inference port, where gRPC clients expect it; 0 takes a free one. Both ports accept HTTP "
             "and gRPC: use the same number as --http-port for a single port.",
-            _PORT,
+            PORT,
         ),
         "tls_cert": (
             "PEM certificate for TLS on the inference ports, read again when the file changes; may be repeated: a "
@@ -201,7 +159,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
     },
     "Admin port": {
-        "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", _PORT),
+        "admin_port": ("The admin API, its page, and metrics; 0 takes a free one.", PORT),
         "admin_host": ("The admin port's address; other than loopback it needs --admin-keys.", {}),
         "admin_keys": (
             "Keys of the admin API, as `pointsman keys add` writes them; changes are applied while serving. "
@@ -231,7 +189,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "access_log_sample": (
             "Share of the requests that have such a line; those that fail always have one.",
-            _SHARE,
+            SHARE,
         ),
         "log_format": ("Format of log lines.", {}),
     },
@@ -244,12 +202,12 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "trace_sample": (
             "Share of the requests that are traced, where the caller has not decided it. Default: 1%, or that of "
             "OTEL_TRACES_SAMPLER.",
-            _SHARE | {"show_default": False},
+            SHARE | {"show_default": False},
         ),
         "trace_slow": (
             "Requests that take so long are traced as well, as are those that fail or need another attempt; 0: none "
             "for their time.",
-            _DURATION,
+            DURATION,
         ),
         "trace_rate": ("Requests a second that a worker traces at the most; further ones are counted.", {"min": 1}),
     },
@@ -269,13 +227,13 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "it, and others are ignored.",
             {"parser": _shared_secret_file, "metavar": "FILE"},
         ),
-        "redis_deadline": ("Longest time that a request waits for Redis.", _DURATION),
-        "redis_memory_bytes": ("Memory of the embedded Redis; at least 1MiB.", _SIZE),
+        "redis_deadline": ("Longest time that a request waits for Redis.", DURATION),
+        "redis_memory_bytes": ("Memory of the embedded Redis; at least 1MiB.", SIZE),
     },
     "Experiments and recordings": {
         "experiment_tick": (
             "Interval of the experiments' evaluation; a failing arm is detected within a second anyway.",
-            _DURATION,
+            DURATION,
         ),
         "feedback_requests": (
             "Requests of experiments that a worker remembers by id, for POST /feedback.",
@@ -288,11 +246,11 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
     },
     "Limits of clients": {
-        "max_header_bytes": ("Longest head of a request; beyond it the status is 431.", _SIZE),
-        "max_body_bytes": ("Longest body of a request; beyond it the status is 413.", _SIZE),
+        "max_header_bytes": ("Longest head of a request; beyond it the status is 431.", SIZE),
+        "max_body_bytes": ("Longest body of a request; beyond it the status is 413.", SIZE),
         "max_inflated_bytes": (
             "Longest content of a compressed body or message that the gateway must read; beyond it the status is 413.",
-            _SIZE,
+            SIZE,
         ),
         "max_inflation_ratio": (
             "How many times as long as its compressed form such a content may be, beyond 1 MiB.",
@@ -310,34 +268,34 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         ),
         "high_water_bytes": (
             "Bytes buffered for a slow reader, in each direction, before the sender is paused.",
-            _SIZE,
+            SIZE,
         ),
         "max_buffered_bytes": (
             "Bytes that a worker holds of requests that must be whole before they go on; above it the largest is "
             "answered 503.",
-            _SIZE,
+            SIZE,
         ),
         "max_loop_lag": (
             "How late a worker's event loop may be before it refuses the lowest priority class of engines with "
             "overload; 0: any.",
-            _DURATION,
+            DURATION,
         ),
-        "max_connection_bytes": ("The same for one client connection.", _SIZE),
+        "max_connection_bytes": ("The same for one client connection.", SIZE),
         "read_ahead_bytes": (
             "A reply with so much to come is read to its end before a slow client takes it, and gives its engine's "
             "connection back.",
-            _SIZE,
+            SIZE,
         ),
-        "max_read_ahead_bytes": ("Bytes that a worker reads ahead of all replies.", _SIZE),
-        "window_bytes": ("Flow-control window of each HTTP/2 stream; at least 64KiB.", _SIZE),
-        "retry_body_bytes": ("Longest body that is buffered for a retry.", _SIZE),
-        "header_timeout": ("Longest time for a request's head to arrive.", _DURATION),
-        "idle_timeout": ("A connection idle for longer is closed.", _DURATION),
-        "body_timeout": ("Longest pause within a request's body.", _DURATION),
+        "max_read_ahead_bytes": ("Bytes that a worker reads ahead of all replies.", SIZE),
+        "window_bytes": ("Flow-control window of each HTTP/2 stream; at least 64KiB.", SIZE),
+        "retry_body_bytes": ("Longest body that is buffered for a retry.", SIZE),
+        "header_timeout": ("Longest time for a request's head to arrive.", DURATION),
+        "idle_timeout": ("A connection idle for longer is closed.", DURATION),
+        "body_timeout": ("Longest pause within a request's body.", DURATION),
         "half_close_timeout": (
             "Time to answer an inference after the client closes its sending half, which may mean that it has "
             "disconnected; 0 cancels it at once.",
-            _DURATION,
+            DURATION,
         ),
         "max_streams": ("Concurrent gRPC calls per connection.", {"min": 1}),
         "max_resets": ("gRPC calls that one connection may reset in a burst.", {"min": 1}),
@@ -349,7 +307,7 @@ _PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "min_rate": (
             "Bytes a second at which a client must send a body and read a reply, on average, after the first 15 s; "
             "0: any.",
-            _SIZE,
+            SIZE,
         ),
     },
 }
@@ -418,15 +376,9 @@ def _parameters() -> Iterator[inspect.Parameter]:
             yield inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=_as_text(defaults.get(name), more),
+                default=as_text(defaults.get(name), more),
                 annotation=Annotated[types.get(name, Path | None), option],
             )
-
-
-def _as_text(default: Any, more: dict[str, Any]) -> Any:
-    """A duration or a size as the help shows it, which the option reads."""
-    text = {"DURATION": values.duration_text, "SIZE": values.size_text}.get(more.get("metavar", ""))
-    return text(default) if text is not None else default
 
 
 serve.__signature__ = inspect.Signature([*_parameters()], return_annotation=int)  # type: ignore[attr-defined]

@@ -42,8 +42,24 @@ def _levels(engine: EngineSpec) -> Iterator[str]:
 
 
 def _models(engine: EngineSpec, model: str) -> Iterator[str]:
-    if engine.models.source == "probe" and engine.models.unknown == "refuse":
+    where, has_several = _lists(engine), len(engine.endpoints) > 1 or bool(engine.sources)
+    if where and engine.models.unknown == "refuse":
         yield f"models: 404 where all endpoints list their models, and none lists {model} (models.unknown: refuse)"
+    elif where and has_several:
+        yield f"models: the endpoints that list {model} at {where} get it; where none does, any of them"
+    elif has_several and engine.models.remember:
+        seconds = f"{engine.models.remember:g} s"
+        yield f"models: no lists are read; an endpoint that refuses {model} is left for another one, for {seconds}"
+
+
+def _lists(engine: EngineSpec) -> str:
+    """Where its endpoints list their models; empty where nobody reads that."""
+    models, traits = engine.models, engine.protocol.traits
+    if models.source == "none" or not engine.health.interval:
+        return ""
+    if models.path is None and engine.protocol.is_v2:
+        return "/v2/repository/index"
+    return models.path or (traits.models_path or "").format(base=engine.base_path)
 
 
 def _hedging(engine: EngineSpec, facts: Facts) -> Iterator[str]:
@@ -79,7 +95,7 @@ def _unknown(engine: EngineSpec, target: Target, model: str) -> Iterator[str]:
     yield "which endpoints are up, drained or busy"
     if engine.sources:
         yield "which endpoints its sources have"
-    if engine.models.source == "probe" and len(engine.declared) > 1:
+    if _lists(engine) and len(engine.declared) > 1:
         yield f"which of them list {model}, and get it"
     if target.fallbacks:
         yield "whether a fallback answers"

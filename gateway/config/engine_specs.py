@@ -257,6 +257,12 @@ class ModelsSpec:
 
     # probe: the endpoints' own lists, read with the probes; none: all endpoints serve the same models
     source: Literal["probe", "none"] = "probe"
+    # Where an endpoint lists them in OpenAI's form, Ollama's or TorchServe's; `:8081/models` at another port of its
+    # host. None: where its protocol has them
+    path: Annotated[str, value_parsers.metrics_path] | None = None
+    # The answer to clients that query V2's repository index: known: from these lists, as far as they are known, which
+    # are read again for it at most once a second; live: all endpoints are queried each time
+    index: Literal["known", "live"] = "known"
     # A model that no endpoint lists: forward it to any of them, or refuse it with 404 where all lists are known
     unknown: Literal["forward", "refuse"] = "forward"
     remember: Duration = 5.0  # for how long an endpoint that refused a model gets no request for it; 0: never learn

@@ -204,6 +204,10 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("hedging", "there is no second endpoint"))
     if "models" in keys and engine.models.unknown == "refuse" and (why := _why_no_lists(engine)):
         found.append(("models", f"unknown: refuse needs lists of models, and {why}"))
+    if engine.models.path is not None and (engine.models.source == "none" or not engine.health.interval):
+        found.append(("models", "path is where the probes read lists, and they read none"))
+    elif engine.models.path is not None and engine.models.path[0] != ":" and not engine.speaks_rest:
+        found.append(("models", "its endpoints have no REST: path needs a port, as :8081/models"))
     metrics = engine.metrics
     if "metrics" in keys and metrics.path is None:
         found.append(("metrics", "metrics.path says where they are, as :8002/metrics, and is missing"))
@@ -232,5 +236,5 @@ def _why_no_lists(engine: EngineSpec) -> str:
         return "they are read with the probes, and health.interval is 0"
     if engine.models.source == "none":
         return "models.source is none"
-    lists = engine.protocol.is_v2 or engine.protocol.traits.models_path is not None
+    lists = engine.protocol.is_v2 or engine.protocol.traits.models_path is not None or engine.models.path is not None
     return "" if lists else f"protocol {engine.protocol.value} has none"

@@ -76,6 +76,11 @@ class RampSpec:
     min_time: Duration = 60.0  # seconds in a step, before the next one
     auto_start: bool = False  # at once when the rules are activated; else an operator starts it
     fuse: FuseSpec = FuseSpec()
+    # What a step needs of each guardrail before the next one: known, that it is kept; unbreached, that it is not
+    # breached, so that more traffic can decide it. Whoever writes a guardrail expects it to have said something.
+    # Not in a repr: a change of it ends no run
+    require: Literal["known", "unbreached"] = field(default="known", repr=False)
+    location: Location | None = field(default=None, compare=False, repr=False)  # of `min_requests`, if it is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ class BanditSpec:
     max_share: Part = 0.95
     every: PositiveDuration = 30.0  # seconds between changes of weights
     half_life: PositiveDuration = 3600.0  # seconds after which evidence counts half, because engines change
+    fuse: FuseSpec = field(default=FuseSpec(), repr=False)  # of each arm but the control; a change ends no run
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,19 @@ class ExperimentSpec:
     goal: Literal["lower", "higher"] = "lower"
     alpha: Annotated[float, value_parsers.alpha] = 0.05  # the chance of a wrong verdict, however often one looks
     guardrails: tuple[GuardrailSpec, ...] = ()
+    # Whether clients are told the arm of their session, signed, and may show it where Redis does not answer: in a
+    # cookie, in a header, in gRPC's metadata; redis: only Redis knows it
+    pin: Literal["client", "redis"] = "client"
+    # How long the first request of a session waits for its arm in Redis: a wrong one spoils the user's experience and
+    # the result, which is worth ten times the wait for a place (--redis-deadline, 5 ms)
+    lookup_timeout: Duration = 0.05
     ramp: RampSpec | None = None
     bandit: BanditSpec | None = None
     location: Location | None = None
+
+    @property
+    def is_by_session(self) -> bool:
+        return self.unit == "session"
 
     @property
     def control_arm(self) -> ArmSpec:

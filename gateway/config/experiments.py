@@ -90,7 +90,7 @@ _EXPERIMENT = record_of(
     arms=one_or_many(record_of("an arm", ArmSpec, fallback=read_fallbacks)),
     guardrails=one_or_many(_guardrail),
     ramp=record_of("a ramp", RampSpec, steps=_steps, fuse=record_of("a fuse", FuseSpec)),
-    bandit=record_of("a bandit", BanditSpec),
+    bandit=record_of("a bandit", BanditSpec, fuse=record_of("a fuse", FuseSpec)),
 )
 _LAYER = record_of("a layer", LayerSpec, preset=("name",))
 
@@ -110,6 +110,11 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
         message = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
         reading.error(location, message + suggest(experiment.control, arms))
     assert isinstance(node, Map)
+    if not experiment.is_by_session:
+        for key in ("pin", "lookup_timeout"):
+            if key in node.entries:
+                what = f"{key} is for units that are sessions, and those of experiment {name!r} are {experiment.unit}"
+                reading.error(node.entries[key].location, what)
     return _check_ramp(experiment, node, reading)
 
 
@@ -136,7 +141,12 @@ def _check_ramp(experiment: ExperimentSpec, node: Map, reading: Reading) -> Expe
         return experiment
     if not experiment.guardrails:
         reading.warn(node.entries["ramp"].location, f"{where} has a ramp and no guardrails: only its fuse can end it")
-    return replace(experiment, ramp=_with_arm(experiment, experiment.ramp, node, reading))
+    inner = node.entries["ramp"].node
+    assert isinstance(inner, Map)
+    at = inner.entries["min_requests"].node if "min_requests" in inner.entries else inner
+    return replace(
+        experiment, ramp=replace(_with_arm(experiment, experiment.ramp, node, reading), location=at.location)
+    )
 
 
 def _check_bandit(bandit: BanditSpec, num_arms: int, location: Location, reading: Reading) -> None:

@@ -87,12 +87,13 @@ def _of_engine(node: Node, engine: EngineSpec) -> dict[HostUse, Location]:
 
 
 def _addresses(engine: EngineSpec) -> list[str]:
-    """Where the engine's fields and prompts go: its endpoints, and other ports of theirs that metrics come from."""
+    """Where the engine's fields and prompts go: its endpoints, and other ports of theirs that have metrics or lists of
+    models."""
     found = []
     for endpoint in engine.endpoints:
         name = f" as {endpoint.host}" if endpoint.host is not None else ""
         found += [endpoint.url + name, *([f"grpc://{endpoint.grpc}"] if endpoint.grpc is not None else [])]
-        for path in (engine.metrics.path, engine.load.path):
+        for path in (engine.metrics.path, engine.load.path, engine.models.path):
             if path is not None and path.startswith(":"):
                 found.append(f"port {path[1:].partition('/')[0]} of {endpoint.url}")
     # Sources find the addresses, and one of Kubernetes sends its token to the server that its label names

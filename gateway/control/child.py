@@ -18,6 +18,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.net.server import loop_factory
 from gateway.net.slices import run_in_slices
 from gateway.observability.logs import set_log_level
+from gateway.sessions.client_pin import PinSeal
 from gateway.upstream.tls import engines_tls
 
 _log = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class ControlledProcess:
                 plane.set_weights(weights, runs)
             case messages.RenameRegions(secret):
                 plane.rename_regions(secret)
+            case messages.SealPins(key):
+                plane.affinity.seal = PinSeal(key, is_secure=plane.settings.tls is not None)
             case messages.SetLogLevel(level):
                 set_log_level(level)
 

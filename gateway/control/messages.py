@@ -150,6 +150,13 @@ class RenameRegions:
 
 
 @dataclass(frozen=True, slots=True)
+class SealPins:
+    """Sign what clients keep of the arms of their sessions by this key."""
+
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ShareMemory:
     """From a worker: have all workers rename regions; reply with True once they do."""
 
@@ -324,6 +331,7 @@ Setting = (
     | SetLogLevel
     | SetWeights
     | RenameRegions
+    | SealPins
     | Watch
     | UseReports
 )

@@ -215,6 +215,10 @@ class Http1ServerConnection(Http1Server):
 
     # Called by handlers
 
+    def replace_handler(self, handler: Handler) -> None:
+        """The request's handler stands behind this one from now on."""
+        self._handler = handler
+
     def hold_body(self) -> None:
         self.expect_body()
         self.plane.held.hold(self, self._body.num_bytes, self)

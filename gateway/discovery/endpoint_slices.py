@@ -14,6 +14,7 @@ from gateway.discovery.addresses import endpoint_at
 from gateway.discovery.source_state import FoundEndpoint, SourceError
 
 _LARGEST_PORT = 65535
+MAX_SLICES = 50_000  # of one Service; each has up to 1,000 endpoints
 _FAMILIES = {"ipv4": ("IPv4",), "ipv6": ("IPv6",), "all": ("IPv4", "IPv6")}
 
 Json = Mapping[str, Any]
@@ -57,6 +58,8 @@ class EndpointSlices:
             self.version = version
         if kind in ("ADDED", "MODIFIED"):
             self._slices[_name(item)] = item
+            if len(self._slices) > MAX_SLICES:
+                raise SourceError(f"the service has more than {MAX_SLICES} slices")
         elif kind == "DELETED":
             self._slices.pop(_name(item), None)
 

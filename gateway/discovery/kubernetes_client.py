@@ -21,14 +21,14 @@ import httpx
 import orjson
 
 from gateway.config.source_specs import SourceSpec
-from gateway.discovery.endpoint_slices import EndpointSlices, WatchExpiredError
+from gateway.discovery.endpoint_slices import MAX_SLICES, EndpointSlices, WatchExpiredError
 from gateway.discovery.source_state import FoundEndpoint, SourceError
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
 _PAGE_SIZE = 500
-_MAX_PAGES = 100
+_MAX_PAGES = MAX_SLICES // _PAGE_SIZE
 # A watch ends after so long, so that a server behind a load balancer is chosen again.
 _WATCH_SECONDS = (240, 300)
 # How much longer than that it may take.
@@ -127,14 +127,16 @@ class KubernetesClient:
                 if response.status_code == 410 and "continue" in query:  # the list took too long
                     raise SourceError("the list has expired while it was read")
                 self._check(response, page)
-            items += page.get("items") or []
-            metadata = page.get("metadata") or {}
+            listed, metadata = page.get("items") or [], page.get("metadata") or {}
+            if not isinstance(listed, list) or not isinstance(metadata, dict):
+                raise SourceError("its list is no list of EndpointSlices")
+            items += listed
             if not metadata.get("continue"):
                 self._slices.replace(items, str(metadata.get("resourceVersion") or ""))
                 self._answer()
                 return
             query["continue"] = metadata["continue"]
-        raise SourceError(f"the list has more than {_MAX_PAGES * _PAGE_SIZE} slices")
+        raise SourceError(f"the list has more than {MAX_SLICES} slices")
 
     async def _watch(self, client: httpx.AsyncClient) -> None:
         """Raises: WatchExpiredError, SourceError, httpx.HTTPError."""

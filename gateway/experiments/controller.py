@@ -197,9 +197,9 @@ class ExperimentController:
         in_flight = self._actions.in_flight()
         for experiment in self._experiments.values():
             here = {key.arm: number for key, number in in_flight.items() if key.experiment == experiment.name}
-            tripped = experiment.tripped_here(counts.get(experiment.name, {}), here, self._clock())
-            if tripped is not None and experiment.name not in self._pending:
-                self._roll_back_here(experiment, ITSELF, f"the fuse has blown: {tripped}", asdict(tripped))
+            blown = experiment.tripped_here(counts.get(experiment.name, {}), here, self._clock())
+            if blown is not None and experiment.name not in self._pending:
+                self._roll_back_here(experiment, ITSELF, blown.reason, asdict(blown.finding))
 
     def _roll_back_here(self, experiment: ExperimentState, by: str, reason: str, numbers: Json) -> None:
         """Roll back at once, independently of the leader."""

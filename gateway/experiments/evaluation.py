@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.statistics.comparison import compare, watch
@@ -43,6 +44,10 @@ class Evaluation:
             for each in breaches
             if each.is_breached
         ]
+
+    def unknown(self, arm: str) -> list[str]:
+        """A sentence for each guardrail of an arm that is neither breached nor cleared yet."""
+        return [_sentence(arm, each) for each in self.guardrails.get(arm, ()) if not each.is_breached | each.is_cleared]
 
     @property
     def mismatch(self) -> str:
@@ -86,6 +91,6 @@ _RELATION = {"max": "", "max_increase": " more than the control's", "max_decreas
 
 def _sentence(arm: str, breach: Breach) -> str:
     value = breach.value
-    seen = f"{value.estimate:.4g} [{value.low:.4g}, {value.high:.4g}]"
+    seen = "unknown" if isnan(value.estimate) else f"{value.estimate:.4g} [{value.low:.4g}, {value.high:.4g}]"
     relation = _RELATION.get(breach.bound_name, " times the control's")
     return f"{breach.guardrail.metric} of '{arm}' is {seen}{relation}: {breach.bound_name} is {abs(breach.bound):g}"

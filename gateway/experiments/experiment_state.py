@@ -21,6 +21,14 @@ FRESH_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
+class BlownFuse:
+    """The finding of a gateway that ends a run, and the reason as a sentence."""
+
+    finding: FuseTripped | StalledArm
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredExperiment:
     """An experiment as declared in the rules, with a fingerprint of everything that a run depends on."""
 
@@ -31,6 +39,20 @@ class DeclaredExperiment:
     def arm(self) -> str | None:
         """The arm that a ramp grows."""
         return self.spec.ramp.arm if self.spec.ramp is not None else None
+
+    @property
+    def fuse(self) -> FuseSpec | None:
+        """When one of the `fused` arms has collapsed."""
+        moving = self.spec.ramp or self.spec.bandit
+        return moving.fuse if moving is not None else None
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """The arms with a fuse: that of a ramp, or all of a bandit but the control, which gets their traffic."""
+        if self.spec.ramp is not None:
+            return (self.spec.ramp.arm,)
+        control = self.spec.control_arm.name
+        return tuple(arm.name for arm in self.spec.arms if arm.name != control) if self.spec.bandit is not None else ()
 
     def fresh(self) -> RunState:
         """The initial state."""
@@ -65,12 +87,14 @@ class ExperimentState:
 
     def _declare(self, declared: DeclaredExperiment) -> None:
         self.declared = declared
-        fuse = declared.spec.ramp.fuse if declared.spec.ramp is not None else FuseSpec()
-        self._fuse, self._own_fuse, self._stall = Fuse(fuse), Fuse(fuse), Stall(fuse.min_requests)
+        fuse = declared.fuse or FuseSpec()
+        self._fuses = {arm: Fuse(fuse) for arm in declared.fused}
+        self._own_fuses = {arm: Fuse(fuse) for arm in declared.fused}
+        self._stalls = {arm: Stall(fuse.min_requests) for arm in declared.fused}
 
     def use(self, declared: DeclaredExperiment) -> None:
         """The rules have changed."""
-        if declared.fingerprint != self.declared.fingerprint:
+        if declared.fingerprint != self.declared.fingerprint or declared.fuse != self.declared.fuse:
             self._declare(declared)
         else:
             self.declared = declared
@@ -104,8 +128,8 @@ class ExperimentState:
             self.tail, self.stored_periods = [], set()
             self.has_read = self.has_reported_mismatch = False
         if before is None or (before.run, before.turn) != (state.run, state.turn):
-            self._fuse.begin_step()
-            self._own_fuse.begin_step()
+            for fuse in (*self._fuses.values(), *self._own_fuses.values()):
+                fuse.begin_step()
         self.evidence.begin(state.turn, state.in_force)
 
     def restore(self, evidence: Evidence, series: TimeSeries) -> None:
@@ -116,19 +140,25 @@ class ExperimentState:
 
     # Counts
 
-    def tripped_here(
-        self, arms: Mapping[str, ArmCounts], in_flight: Mapping[str, int], now: float
-    ) -> FuseTripped | StalledArm | None:
+    def tripped_here(self, arms: Mapping[str, ArmCounts], in_flight: Mapping[str, int], now: float) -> BlownFuse | None:
         """Whether this gateway's counts alone trip the fuse; `now` of any clock."""
-        if self.declared.arm is None:
-            return None
-        self._own_fuse.take("here", arms.get(self.declared.arm), now)
-        arm, control = (
-            ArmPace(outcome_counts(arms.get(name))[0], in_flight.get(name, 0))
-            for name in (self.declared.arm, self.spec.control_arm.name)
-        )
-        stalled = self._stall.look(arm, control, now)
-        return (self._own_fuse.tripped(now) or stalled) if self.is_live else None
+        found = None
+        for name, fuse in self._own_fuses.items():
+            fuse.take("here", arms.get(name), now)
+            arm, control = (
+                ArmPace(outcome_counts(arms.get(each))[0], in_flight.get(each, 0))
+                for each in (name, self.spec.control_arm.name)
+            )
+            stalled = self._stalls[name].look(arm, control, now)
+            tripped = fuse.tripped(now) or stalled
+            if tripped is not None and self.is_live:
+                found = found or BlownFuse(tripped, self._blown(name, tripped))
+        return found
+
+    def _blown(self, arm: str, tripped: FuseTripped | StalledArm) -> str:
+        """The reason for a rollback; the arm of a ramp is known."""
+        subject = "the fuse" if self.spec.ramp is not None else f"the fuse of '{arm}'"
+        return f"{subject} has blown: {tripped}"
 
     def take(self, reports: Mapping[str, CountReport], now: float) -> None:
         """Add the reports of all gateways."""
@@ -147,19 +177,20 @@ class ExperimentState:
         except (TypeError, ValueError, AttributeError):
             return  # written by another version
         self.evidence.take(source, turn, arms, now)
-        if self.declared.arm is not None:
-            self._fuse.take(source, arms.get(self.declared.arm), now)
+        for arm, fuse in self._fuses.items():
+            fuse.take(source, arms.get(arm), now)
 
     # Decisions
 
     def fuse_action(self, now: float) -> RampAction:
         """The action between ticks: only a tripped fuse counts."""
-        if self.state is None or self.spec.ramp is None or not self.is_live:
+        if self.state is None or not self.is_live:
             return RampAction(RampVerb.REST)
-        tripped = self._fuse.tripped(now)
-        if tripped is None:
-            return RampAction(RampVerb.REST)
-        return decide(self.spec.ramp, self.state, Exposure(0, tripped=tripped), now)
+        for arm, fuse in self._fuses.items():
+            tripped = fuse.tripped(now)
+            if tripped is not None:
+                return RampAction(RampVerb.ROLL_BACK, self._blown(arm, tripped))
+        return RampAction(RampVerb.REST)
 
     def judge(self, now: float) -> RampAction:
         """Evaluate the evidence. Returns: the ramp's next action."""
@@ -170,6 +201,9 @@ class ExperimentState:
         return self.action
 
     def _next(self, state: RunState, evaluation: Evaluation, now: float) -> RampAction:
+        blown = self.fuse_action(now)
+        if blown.verb is not RampVerb.REST:
+            return blown
         if self.spec.ramp is None:
             breaches = evaluation.breaches()
             if self.spec.bandit is not None and state.status.is_live and breaches:
@@ -181,7 +215,8 @@ class ExperimentState:
             evaluation.breaches(arm),
             evaluation.mismatch,
             self._missing,
-            self._fuse.tripped(now),
+            None,
             unmeasured(self.spec, self.evidence.strata, arm),
+            evaluation.unknown(arm),
         )
         return decide(self.spec.ramp, state, seen, now)

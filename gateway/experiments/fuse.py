@@ -1,8 +1,8 @@
 """The fuse: detects a failing or hanging arm within seconds, without statistics.
 
-Failures are errors, and requests that another arm's engine had to answer. A hanging arm has no failures to count: it is
-detected by the control's pace (its replies per active request). At that pace, the arm's active requests would have had
-N replies by now; that there is none happens by chance once in exp(N).
+Failures are errors, and requests that another arm's engine had to answer; those of guessed arms count, too. A hanging
+arm has no failures to count: it is detected by the control's pace (its replies per active request). At that pace, the
+arm's active requests would have had N replies by now; that there is none happens by chance once in exp(N).
 """
 
 from __future__ import annotations
@@ -124,4 +124,7 @@ def outcome_counts(counts: ArmCounts | None) -> tuple[int, int]:
     """Returns: the requests of an arm, and its failures."""
     if counts is None:
         return 0, 0
-    return sum(counts.requests) + counts.crossed, sum(counts.errors) + counts.crossed
+    return (
+        sum(counts.requests) + counts.crossed + counts.guessed,
+        sum(counts.errors) + counts.crossed + counts.guessed_errors,
+    )

@@ -63,7 +63,8 @@ class RampVerb(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exposure:
     """The evidence on a ramp's arm in its step. `breaches` and `mismatch` are sentences, empty if all is well;
-    `missing` names gateways without a report, `unmeasured` the guardrail metrics without a value."""
+    `missing` names gateways without a report, `unmeasured` the guardrail metrics without a value, `unknown` has a
+    sentence for each guardrail that is neither breached nor cleared."""
 
     requests: int
     breaches: Sequence[str] = ()
@@ -71,6 +72,7 @@ class Exposure:
     missing: Sequence[str] = ()
     tripped: FuseTripped | None = None
     unmeasured: Sequence[str] = ()
+    unknown: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,9 @@ def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> RampA
     1. rest, if no ramp runs; 2. roll back, if the fuse has tripped or a guardrail is breached, even while the ramp is
     held; 3. wait, while it is held, counts are missing, there is a sample-ratio mismatch, the step has had too few
     requests or
-       too little time, or a guardrail has no values;
+       too little time, a guardrail has no values, or is not known to be kept (unless `require: unbreached`);
     4. finish, at the last step;
-    5. advance. A guardrail need not be cleared yet, because more exposure is what clears it.
+    5. advance.
     """
     if not state.status.is_live:
         return RampAction(RampVerb.REST)
@@ -122,6 +124,8 @@ def _waits_for(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> s
         waits.append(f"{ramp.min_time - (now - state.since):.0f} s more")
     if seen.unmeasured and not waits:
         waits.append(f"a first value of {', '.join(seen.unmeasured)} of '{ramp.arm}', for its guardrail")
+    if seen.unknown and ramp.require == "known" and not waits:
+        waits.append(f"guardrails that are not known yet (require: known): {'; '.join(seen.unknown)}")
     return " and ".join(waits)
 
 

@@ -97,6 +97,7 @@ def _ramp(experiment: ExperimentState) -> Json | None:
         "requests": experiment.evidence.requests(ramp.arm),
         "min_requests": ramp.min_requests,
         "min_time": ramp.min_time,
+        "require": ramp.require,
         "fuse": asdict(ramp.fuse),
     }
 
@@ -112,6 +113,8 @@ def _counts(counts: ArmCounts | None) -> Json:
         "units": sum(counts.units),
         "crossed": counts.crossed,
         "forced": counts.forced,
+        "guessed": counts.guessed,
+        "guessed_sessions": counts.guessed_units,
     }
     if any(counts.generations):
         data["prompt_tokens"] = sum(counts.prompt_tokens)

@@ -94,5 +94,9 @@ class ArmCounts:
     units: list[int] = field(default_factory=_ints)  # first exposures: of new sessions
     crossed: int = 0  # requests that another arm's engine answered, by failover: not counted above
     forced: int = 0  # requests with a forced arm: not counted above
+    # Of sessions whose arm was guessed, since Redis had not said whether they had one: not counted above
+    guessed: int = 0  # requests
+    guessed_errors: int = 0  # those that failed, for the fuse alone
+    guessed_units: int = 0  # sessions
     joules: float = 0.0  # energy, where engines report it
     joules_requests: int = 0  # requests for which they report it

@@ -254,20 +254,37 @@ class Arms:
     def __init__(self, num_recent: int) -> None:
         """`num_recent` requests are stored, for feedback."""
         self.recent = RecentAnswers(num_recent)
-        self._meters: dict[ArmKey, tuple[Meter, Meter]] = {}  # the second one of requests with a forced arm
+        # The second one of requests with a forced arm, the third of those with a guessed one
+        self._meters: dict[ArmKey, tuple[Meter, Meter, Meter]] = {}
 
     def meter(self, experiment: str, arm: str, *, is_forced: bool = False) -> Meter:
+        return self._of(experiment, arm)[is_forced]
+
+    def guessed(self, experiment: str, arm: str) -> Meter:
+        """That of requests whose session's arm is a guess: feedback on them is taken, and kept out as they are."""
+        return self._of(experiment, arm)[2]
+
+    def _of(self, experiment: str, arm: str) -> tuple[Meter, Meter, Meter]:
         key = ArmKey(experiment, arm)
         found = self._meters.get(key)
         if found is None:
-            found = Meter(ArmCounts(key), self.recent), Meter(ArmCounts(key), RecentAnswers(0))
+            found = (
+                Meter(ArmCounts(key), self.recent),
+                Meter(ArmCounts(key), RecentAnswers(0)),
+                Meter(ArmCounts(key), self.recent),
+            )
             self._meters[key] = found
-        return found[is_forced]
+        return found
 
     def counted(self) -> dict[ArmKey, ArmCounts]:
-        """The counts of all arms, in which counting continues. Of requests with a forced arm it is their number."""
-        for meter, forced in self._meters.values():
-            meter.flush()
-            forced.flush()
-            meter.counts.forced = sum(forced.counts.requests)
-        return {key: meter.counts for key, (meter, _) in self._meters.items()}
+        """The counts of all arms, in which counting continues. Of requests with a forced or guessed arm it is their
+        number."""
+        for meter, forced, guessed in self._meters.values():
+            for each in (meter, forced, guessed):
+                each.flush()
+            counts = meter.counts
+            counts.forced = sum(forced.counts.requests)
+            counts.guessed = sum(guessed.counts.requests) + guessed.counts.crossed
+            counts.guessed_errors = sum(guessed.counts.errors) + guessed.counts.crossed
+            counts.guessed_units = sum(guessed.counts.units)
+        return {key: meter.counts for key, (meter, _, _) in self._meters.items()}

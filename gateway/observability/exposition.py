@@ -254,6 +254,13 @@ _ARM_METRICS = (
         _each("arms", "crossed"),
     ),
     _c("arm_forced", "Requests with a forced arm; not counted.", _ARM, _each("arms", "forced")),
+    _c(
+        "arm_guessed",
+        "Requests of sessions whose arm was a guess, since Redis had not answered; not counted.",
+        _ARM,
+        _each("arms", "guessed"),
+    ),
+    _c("arm_guessed_sessions", "Sessions whose arm was a guess.", _ARM, _each("arms", "guessed_units")),
     _c("arm_joules", "Energy, where engines report it.", _ARM, _each("arms", "joules")),
     _c("arm_feedback_values", "Values of feedback.", (*_ARM, "name"), _feedback(lambda feedback: sum(feedback.count))),
     _c(

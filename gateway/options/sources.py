@@ -24,7 +24,7 @@ PREFIX = "POINTSMAN_"
 # Those of other commands and parts.
 _OTHERS = re.compile(
     PREFIX + r"(ADMIN|ADMIN_CA|ADMIN_CERT|ADMIN_KEY|CACHE|CLIENT_KEYS|CLIENT_KEYS_REDIS|KV_STORE|STATE_STORE"
-    r"|(HOST|LLM|SIM)_\w+)"
+    r"|(EPP|HOST|LLM|SIM)_\w+)"
 )
 # What Kubernetes gives to the pods beside a Service that is named `pointsman`.
 _SERVICE_LINKS = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")

@@ -1,4 +1,4 @@
-"""The models that an endpoint lists: OpenAI's GET /models and its variants, V2's repository index."""
+"""The models that an endpoint lists: OpenAI's GET /models and its variants, TorchServe's, V2's repository index."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ _MAX_MODELS = 20_000
 # Of the entries of one list; the names of all others are kept.
 _MAX_ENTRY_BYTES = 8 * 1024
 _MAX_ENTRIES_BYTES = 256 * 1024
+# A longer index is not kept as it came.
+_MAX_INDEX_BYTES = 64 * 1024
 
-# Where the list stands and what has a model's name in it: OpenAI's form first, then Ollama's, as /api/tags has it.
-_FORMS = (("data", ("id",)), ("models", ("name", "model", "id")))
+# Where the list stands and what has a model's name in it: OpenAI's form first, then Ollama's, as /api/tags has it, and
+# that of TorchServe's management API.
+_FORMS = (("data", ("id",)), ("models", ("name", "model", "id", "modelName")))
+# Beside a list that is not whole: TorchServe's pages have 100 models.
+_NEXT_PAGE = "nextPageToken"
 # What vLLM writes into each list anew: the time of the request.
 _VOLATILE = ("created",)
 _READY = "READY"
@@ -27,12 +32,14 @@ _READY = "READY"
 @dataclass(frozen=True, slots=True)
 class AdvertisedModels:
     """The models that an endpoint can serve now. `versions` are those of V2's models that have some; `entries` are
-    OpenAI's entries as JSON, as far as their bytes are bounded."""
+    OpenAI's entries as JSON, as far as their bytes are bounded; `index` is V2's repository index as it came, empty
+    where it is too long."""
 
     names: frozenset[str] = frozenset()
     versions: Mapping[str, frozenset[str]] = field(default_factory=dict)
     entries: Mapping[str, bytes] = field(default_factory=dict, compare=False)
     fingerprint: int = field(default=0, repr=False)  # of the entries without what is volatile; of one process
+    index: bytes = field(default=b"", repr=False)
 
     def serves(self, model: ModelName) -> bool:
         """Whether a request of this name and version can be served; Ollama's names have a tag, `latest` by default."""
@@ -46,14 +53,14 @@ class AdvertisedModels:
 
 
 def read_model_list(body: bytes) -> AdvertisedModels | None:
-    """The answer to GET /v1/models; None where it is no such list."""
+    """The answer to GET /v1/models; None where it is no such list, or a part of one."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
     if isinstance(document, list):  # as Together's
         document = {"data": document}
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or document.get(_NEXT_PAGE):
         return None
     for key, names in _FORMS:
         listed = document.get(key, "")
@@ -81,7 +88,8 @@ def read_index(body: bytes) -> AdvertisedModels | None:
     if len(versions) > _MAX_MODELS:
         return None
     known = {name: frozenset(each) for name, each in versions.items() if "" not in each}
-    return AdvertisedModels(frozenset(versions), known)
+    index = body if len(body) <= _MAX_INDEX_BYTES else b""
+    return AdvertisedModels(frozenset(versions), known, index=index)
 
 
 def _named(listed: list[Any], keys: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:

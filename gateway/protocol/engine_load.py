@@ -7,8 +7,9 @@ proposal A51; the header's forms are Triton's and vLLM's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import isfinite
 from typing import Any
@@ -40,6 +41,7 @@ class Load:
     running: int = 0  # requests
     waiting: int = 0  # requests that it has taken and not begun
     kv_use: float | None = None  # share of the memory for keys and values that is taken; None where nothing tells
+    adapters: frozenset[str] = frozenset()  # LoRA adapters of running and waiting requests: they are, or get, loaded
 
     @property
     def outstanding(self) -> int:
@@ -72,6 +74,9 @@ _METRICS_BY_LABEL = {
     b"nv_trt_llm_kv_cache_block_metrics": {b'kv_cache_block_type="fraction"': _KV_USE},
 }
 _METRIC_NAMES = (*_METRICS, *_METRICS_BY_LABEL)
+_ADAPTERS = b"vllm:lora_requests_info"
+_ADAPTER_LABELS = re.compile(rb'[{,](?:running|waiting)_lora_adapters="([^"\\]*)"')
+_MAX_ADAPTERS, _MAX_ADAPTER_NAME = 256, 256
 _ENERGY = "energy_joules"
 _ENERGY_NAMES = (f"request_cost.{_ENERGY}", f"named_metrics.{_ENERGY}", _ENERGY)  # by ORCA; where others put it
 _ORCA_NAMES = {
@@ -88,7 +93,8 @@ _ORCA_NAMES = {
 def read_metrics(text: bytes) -> Load | None:
     """The load in a server's metrics, requests summed over all label sets (models, ranks); None where none is told.
     Lines that are not understood are passed over. Source: Prometheus' text format 0.0.4."""
-    return _load(_samples(text))
+    load = _load(_samples(text))
+    return load if load is None or _ADAPTERS not in text else replace(load, adapters=_adapters(text))
 
 
 def read_orca(value: bytes) -> Load | None:
@@ -156,6 +162,21 @@ def _samples(text: bytes) -> Iterator[tuple[str, float]]:
             number = _number(next(iter(parts[0 if labels >= 0 else 1 :]), None))
             if what is not None and number is not None:
                 yield what, number
+
+
+def _adapters(text: bytes) -> frozenset[str]:
+    """Those of the latest sample of vLLM's gauge, whose value is its time, and whose labels are its value."""
+    latest, labels = -1.0, b""
+    for line in text.split(b"\n"):
+        if line.startswith(_ADAPTERS + b"{"):
+            before, _, behind = line.rpartition(b"}")
+            at = _number(next(iter(behind.split()), None))
+            if at is not None and at >= latest:
+                latest, labels = at, before
+    names = [
+        name for found in _ADAPTER_LABELS.finditer(labels) for name in found[1].decode("utf-8", "replace").split(",")
+    ]
+    return frozenset(name.strip() for name in names[:_MAX_ADAPTERS] if 0 < len(name) <= _MAX_ADAPTER_NAME)
 
 
 def _by_label(kinds: Mapping[bytes, str], line: bytes) -> str | None:

@@ -71,7 +71,7 @@ class Layouts:
 
 
 # Of all messages of a process.
-read_repeated = Layouts().read_names
+LAYOUTS = Layouts()
 
 
 def _pattern_of(data: bytes, at: int, end: int) -> re.Pattern[bytes] | None:

@@ -184,6 +184,27 @@ _APIS = {
 }
 
 
+def path_templates() -> dict[str, ApiCall]:
+    """All paths, with `{model}`, `{version}` and `{region}` for what clients choose, and what each asks for."""
+    templates = [*_FIXED]
+    for action in _MODEL_ACTIONS:
+        end = f"/{action}" if action else ""
+        templates.append(f"/v2/models/{{model}}{end}")
+        if action != "trace/setting":
+            templates.append(f"/v2/models/{{model}}/versions/{{version}}{end}")
+    templates += ["/v2/repository/index", "/v2/repository/models/{model}/load", "/v2/repository/models/{model}/unload"]
+    for memory in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+        templates += [f"{memory}/status", f"{memory}/unregister"]
+        templates += [f"{memory}/region/{{region}}/{action}" for action in ("status", "register", "unregister")]
+    templates.append(_OPENAI_MODEL + "{model}")
+    found: dict[str, ApiCall] = {}
+    for template in templates:
+        call = read_path(template.replace("{model}", "m").replace("{version}", "1").replace("{region}", "r"))
+        assert call is not None, template
+        found[template] = call
+    return found
+
+
 # What servers that decode a path before they split it read as other segments, or as the path's end: encoded slashes,
 # backslashes and NULs, dot segments (RFC 3986 section 5.2.4), and a fragment, which no request target has.
 _AMBIGUOUS = re.compile(r"%(?:2f|5c|00)|[\\#]|/(?:\.|%2e){1,2}(?:/|\Z)", re.IGNORECASE)

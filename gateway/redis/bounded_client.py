@@ -69,14 +69,16 @@ class BoundedRedis:
         timeout: float = 1.0,
         max_queued: int = 10_000,
         is_quiet: bool = False,
+        limit: str = "--redis-deadline",
     ) -> None:
         """`timeout` bounds a reply, unless its caller waits longer. `is_quiet` leaves it to another process to log
-        outages; late replies, which depend on this deadline, are logged anyway."""
+        outages; late replies, which depend on this deadline, are logged anyway. `limit` is what sets the deadline."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
         from gateway.redis.client import RedisClient
 
         self.address = address
         self.deadline = deadline
+        self._limit = limit
         self.counts = StoreCounts()
         # As many again for pings, whatever is under way.
         self._client = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
@@ -147,7 +149,7 @@ class BoundedRedis:
             if is_patient or not has_started.is_set():
                 call.cancel()
             self.counts.late += 1
-            self._failed(f"no answer within {timeout * 1000:g} ms (--redis-deadline)", is_late=True)
+            self._failed(f"no answer within {timeout * 1000:g} ms ({self._limit})", is_late=True)
             raise StoreError(f"{self.address} did not answer within {timeout * 1000:g} ms")
         answers: list[Any] = call.result()
         if timeout <= self.deadline:

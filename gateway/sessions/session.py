@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.protocol.sequence import SEPARATOR, digest_of, is_sequence
+from gateway.sessions.client_pin import Pinned
 
 _ARM = b"arm:"
 _AT = b"at:"
+# Correlation ids are reused soon, possibly through another worker, so sequences are re-read after this time.
+_SEQUENCE_SECONDS = 1.0
+# A cached session is re-read after this time, in case an event was lost.
+_SESSION_SECONDS = 60.0
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -32,10 +37,18 @@ class Session:
     is_new: bool = True  # neither Redis nor this worker has seen it before
     fresh_at: float = 0.0  # the last read from Redis, 0 for never
     is_dirty: bool = False
+    is_read: bool = False  # what Redis has of it is known here, or there is no Redis
+    guessed: set[str] | None = None  # the experiments whose arm was chosen while it was not
+    pinned: dict[str, Pinned] | None = None  # by experiment: what its client has been told of its arm, or has shown
+    # The experiment whose arm is no guess, and whose client need not be told it before this time
+    settled_for: str = ""
+    settled_until: float = 0.0
     is_sequence: bool = field(init=False)
+    fresh_seconds: float = field(init=False)  # how long what was read stays valid
 
     def __post_init__(self) -> None:
         self.is_sequence = is_sequence(self.name)
+        self.fresh_seconds = _SEQUENCE_SECONDS if self.is_sequence else _SESSION_SECONDS
 
     def __repr__(self) -> str:
         values = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
@@ -49,6 +62,16 @@ class Session:
         self.fresh_at = 0.0
         self.is_new = True
         self.is_dirty = False
+        self.is_read = False
+        self.guessed = None
+        self.settled_until = 0.0
+
+    def is_fresh(self, now: float) -> bool:
+        return 0 <= now - self.fresh_at <= self.fresh_seconds
+
+    def has_arm(self, experiment: str) -> bool:
+        """Whether it has an arm that is no guess."""
+        return experiment in self.arms and (self.guessed is None or experiment not in self.guessed)
 
     def inherit(self, before: Session) -> None:
         """Take the place of a cached session, with what is not written yet."""
@@ -58,6 +81,8 @@ class Session:
         self.requests, before.requests = before.requests, 0
         self.written = before.written
         self.is_new = before.is_new
+        self.guessed = before.guessed
+        self.pinned = before.pinned
 
     def take(self, fields: Iterable[bytes]) -> dict[str, str]:
         """Apply the fields from Redis: names and values in turn. The first arm wins; of a place, the current one.
@@ -66,6 +91,8 @@ class Session:
         """
         parts = list(fields)
         self.routed = None
+        self.is_read = True
+        self.guessed = None
         missing = dict(self.arms)
         for name, value in zip(parts[::2], parts[1::2], strict=True):
             if name.startswith(_ARM):

@@ -3,6 +3,9 @@
 The first request of a session reads it from Redis, in one pipeline with all others of this turn of the event loop, and
 waits at most for the client's deadline. After that nothing is read; changes are written behind. Without Redis, or with
 a late one, consistent hashing places the session, and it is read later.
+
+A session whose arm an experiment asks for waits longer, over connections of its own (`wait_for_arms`): a wrong arm
+costs more than milliseconds, a wrong endpoint does not.
 """
 
 from __future__ import annotations
@@ -86,11 +89,6 @@ class SessionCounts:
 # expire.
 _TOUCH_SECONDS = 30.0
 _TOUCHES_A_LIFE = 3
-# Correlation ids are reused soon, possibly through another worker, so sequences are re-read after this time.
-_SEQUENCE_SECONDS = 1.0
-# A cached session is re-read after this time, in case an event was lost.
-_SESSION_SECONDS = 60.0
-
 # Counts requests; the first `created` wins. KEYS; ARGV: now (ms), time to live (s), and the requests of each key.
 _TOUCH = Script(
     """
@@ -112,6 +110,7 @@ _RESERVE_SECONDS = 0.25
 _READ_AGAIN_SECONDS = 1.0
 
 Callback = Callable[[Session], None]
+Batch = dict[str, tuple[Session, list[Callback]]]  # by name: what waits for the session
 
 
 class SessionCache:
@@ -132,8 +131,10 @@ class SessionCache:
         self.remember_for(ttl)
         self._announce = announce
         self._sessions = LruSessions(max_sessions)
-        self._to_read: dict[str, tuple[Session, list[Callback]]] = {}  # to be read in this turn
-        self._reading: dict[str, tuple[Session, list[Callback]]] = {}
+        # To be read in this turn, and being read, by how long their requests wait; 0: for the client's deadline
+        self._to_read: dict[float, Batch] = {}
+        self._reading: dict[float, Batch] = {}
+        self._patient: BoundedRedis | None = None  # the same Redis, for arms
         self._outdated: set[str] = set()  # being read, but changed since: the reply is stale
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: list[Session] = []
@@ -148,47 +149,69 @@ class SessionCache:
 
     def remember_for(self, ttl: float) -> None:
         """Set the time in seconds that Redis keeps an unused session."""
-        self._ttl_seconds = max(1, int(ttl))
+        self.ttl_seconds = max(1, int(ttl))
         self._touch_seconds = min(_TOUCH_SECONDS, ttl / _TOUCHES_A_LIFE)
+
+    def wait_for_arms(self, store: BoundedRedis | None) -> None:
+        """Read and write sessions' arms by this store, whose deadline is longer; None: by the usual one."""
+        self._patient = store
 
     # Looking up
 
-    def get(self, name: str, now: float) -> Session | None:
-        """The cached session; None if it must be read from Redis first (`find`). `now` is of `time.time`."""
+    def get(self, name: str, now: float, experiment: str | None = None) -> Session | None:
+        """The cached session; None if it must be read from Redis first (`find`). `now` is of `time.time`; `experiment`
+        needs its arm."""
         found = self._sessions.use(name)
         if found is None:
-            return None if self._can_read else self._sessions.add(name, Session(name, now))
-        fresh_for = _SEQUENCE_SECONDS if found.is_sequence else _SESSION_SECONDS
-        if not 0 <= now - found.fresh_at <= fresh_for and self._can_read:  # clocks may be set back
-            return None
+            if self._can_read or (experiment is not None and self._can_wait):
+                return None
+            self.counts.unread += self._store is not None
+            return self._sessions.add(name, self._new(name, now))
+        if not 0 <= now - found.fresh_at <= found.fresh_seconds:  # clocks may be set back
+            if self._can_read or (experiment is not None and self._can_wait and not found.has_arm(experiment)):
+                return None
+            found.is_read = self._store is None
+        elif experiment is not None and not found.is_read and experiment not in found.arms and self._can_wait:
+            return None  # read too late for another rule, which needs its place alone
         found.seen = now
         return found
 
     def peek(self, name: str, now: float) -> Session:
         """The cached session, however old; a new one if there is none."""
-        return self._sessions.use(name) or self._sessions.add(name, Session(name, now))
+        return self._sessions.use(name) or self._sessions.add(name, self._new(name, now))
+
+    def _new(self, name: str, now: float) -> Session:
+        return Session(name, now, is_read=self._store is None)
 
     def look(self, name: str) -> Session | None:
         """The cached session, however old; None if there is none."""
         return self._sessions.look(name)
 
-    def find(self, name: str, found: Callback) -> None:
-        """Read a session and call `found` with it in a later turn, within the client's deadline."""
-        pending = self._to_read.get(name) or self._reading.get(name)
-        if pending is not None:
-            pending[1].append(found)
-            return
-        if not self._to_read:
-            self._loop.call_soon(self._read_batch)
-        self._to_read[name] = Session(name, time()), [found]
+    def find(self, name: str, found: Callback, experiment: str | None = None, wait: float = 0.0) -> None:
+        """Read a session and call `found` with it in a later turn, within the client's deadline; within `wait` seconds
+        where `experiment` does not know its arm yet."""
+        if wait:
+            cached = self._sessions.look(name)
+            has_arm = cached is not None and experiment is not None and cached.has_arm(experiment)
+            if has_arm or not self._can_wait:
+                wait = 0.0
+        for batches in (self._to_read, self._reading):
+            pending = batches[wait].get(name) if wait in batches else None
+            if pending is not None:
+                pending[1].append(found)
+                return
+        if wait not in self._to_read:
+            self._to_read[wait] = {}
+            self._loop.call_soon(self._read_batch, wait)
+        self._to_read[wait][name] = Session(name, time()), [found]
 
-    async def load(self, name: str) -> Session:
-        """The cached session, or the one that Redis has; within the client's deadline."""
-        known = self.get(name, time())
+    async def load(self, name: str, experiment: str | None = None, wait: float = 0.0) -> Session:
+        """The cached session, or the one that Redis has; as `get` and `find`."""
+        known = self.get(name, time(), experiment)
         if known is not None:
             return known
         found: asyncio.Future[Session] = self._loop.create_future()
-        self.find(name, lambda known: None if found.done() else found.set_result(known))
+        self.find(name, lambda known: None if found.done() else found.set_result(known), experiment, wait)
         return await found
 
     def take(self, name: str, answer: object) -> None:
@@ -200,14 +223,15 @@ class SessionCache:
         session = self._sessions.look(name)
         if session is not None:
             session.forget()
-        if name in self._reading:
+        if any(name in batch for batch in self._reading.values()):
             self._outdated.add(name)
 
     def forget_all(self) -> None:
         """Redis was unavailable, or events were lost: re-read everything on next use."""
         for session in self._sessions:
             session.fresh_at = 0.0
-        self._outdated.update(self._reading)
+            session.is_read = self._store is None
+        self._outdated.update(*self._reading.values())
 
     def forget_hashed_endpoints(self) -> None:
         """The rules have changed: drop the cached hashed endpoints."""
@@ -228,12 +252,29 @@ class SessionCache:
         if not 0 <= now - session.written <= self._touch_seconds:
             self._mark_dirty(session, now)
 
-    def keep_arm(self, session: Session, experiment: str, arm: str, now: float, *, replaces: bool = False) -> None:
-        """Assign an arm, unless Redis already has one; `replaces`: in place of that one."""
+    def keep_arm(
+        self,
+        session: Session,
+        experiment: str,
+        arm: str,
+        now: float,
+        *,
+        replaces: bool = False,
+        is_guess: bool = False,
+    ) -> None:
+        """Assign an arm, unless Redis already has one; `replaces`: in place of that one. `is_guess`: what Redis has was
+        not known, and it may have replaced that one itself."""
         session.arms[experiment] = arm
         session.routed = None
-        self._write_arm(session, experiment, arm, "HSET" if replaces else "HSETNX")
+        session.settled_until = 0.0
+        if is_guess:
+            session.guessed = {*(session.guessed or ()), experiment}
+        elif session.guessed is not None:
+            session.guessed.discard(experiment)
         self._mark_dirty(session, now)
+        if replaces and is_guess:
+            return
+        self._write_arm(session, experiment, arm, "HSET" if replaces else "HSETNX")
         if replaces:
             self._announce(session.name)
 
@@ -241,6 +282,7 @@ class SessionCache:
         """The session has sent its first request to the arm that it was assigned by `reserve_arm`."""
         session.arms[experiment] = arm
         session.routed = None
+        session.settled_until = 0.0
         self._write_arm(session, experiment, arm, "HSET")
         self._mark_dirty(session, now)
 
@@ -254,16 +296,19 @@ class SessionCache:
         """
         session.arms[experiment] = arm
         session.routed = None
+        session.settled_until = 0.0
         self._mark_dirty(session, now)
-        key, write = session_key(session.name), "HSET" if replaces else "HSETNX"
-        if self._store is not None:
+        store, key, write = self._patient or self._store, session_key(session.name), "HSET" if replaces else "HSETNX"
+        if store is not None:
             field = arm_field(experiment)
             try:
-                commands = [(write, key, field, arm), ("HGET", key, field), ("EXPIRE", key, self._ttl_seconds)]
-                _, found, _ = await self._store.call(commands, max(self._store.deadline, _RESERVE_SECONDS))
+                commands = [(write, key, field, arm), ("HGET", key, field), ("EXPIRE", key, self.ttl_seconds)]
+                _, found, _ = await store.call(commands, max(store.deadline, _RESERVE_SECONDS))
             except StoreError:
-                self._write_arm(session, experiment, arm, write)
+                self.keep_arm(session, experiment, arm, now, replaces=replaces, is_guess=not session.is_read)
             else:
+                if session.guessed is not None:
+                    session.guessed.discard(experiment)
                 if isinstance(found, bytes):
                     session.arms[experiment] = arm = found.decode("utf-8", "replace")
             if replaces or not session.is_new:  # others may have cached it without this arm
@@ -280,7 +325,7 @@ class SessionCache:
         else:
             session.places[engine] = url
             key = session_key(session.name)
-            self._write(("HSET", key, place_field(engine), url), ("EXPIRE", key, self._ttl_seconds))
+            self._write(("HSET", key, place_field(engine), url), ("EXPIRE", key, self.ttl_seconds))
         if not session.is_sequence:
             self._announce(session.name)
 
@@ -303,7 +348,7 @@ class SessionCache:
             some = dirty[at : at + size]
             counts = [session.requests for session in some]
             self._write(
-                _TOUCH.command([session_key(session.name) for session in some], [now, self._ttl_seconds, *counts])
+                _TOUCH.command([session_key(session.name) for session in some], [now, self.ttl_seconds, *counts])
             )
         for session in dirty:
             session.is_dirty = False
@@ -315,24 +360,29 @@ class SessionCache:
     def _can_read(self) -> bool:
         return self._store is not None and self._store.is_available
 
-    def _read_batch(self) -> None:
-        self._reading |= self._to_read
-        batch, self._to_read = self._to_read, {}
-        task = self._loop.create_task(self._read(batch))
+    @property
+    def _can_wait(self) -> bool:
+        return self._patient is not None and self._patient.is_available
+
+    def _read_batch(self, wait: float) -> None:
+        batch = self._to_read.pop(wait)
+        self._reading.setdefault(wait, {}).update(batch)
+        task = self._loop.create_task(self._read(batch, wait))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read(self, batch: dict[str, tuple[Session, list[Callback]]]) -> None:
-        assert self._store is not None
+    async def _read(self, batch: Batch, wait: float) -> None:
+        store = self._patient if wait and self._patient is not None else self._store
+        assert self._store is not None and store is not None
         commands: list[Command] = [("HGETALL", session_key(session.name)) for session, _ in batch.values()]
-        is_behind = self._store.has_unwritten
+        is_behind = self._store.has_unwritten or store.has_unwritten
         try:
-            answers = await self._store.call(commands)
+            answers = await store.call(commands, wait or None)
         except StoreError:
             self.counts.unread += len(batch)
             answers = [None] * len(batch)
         for (name, (session, waiting)), answer in zip(batch.items(), answers, strict=True):
-            del self._reading[name]
+            del self._reading[wait][name]
             self._answer(name, session, answer, is_behind=is_behind)
             for found in waiting:
                 try:
@@ -350,9 +400,10 @@ class SessionCache:
                 session.places = before.places
         session.fresh_at = session.seen
         if answer is None or (is_behind and before is not None):
-            session.fresh_at += _READ_AGAIN_SECONDS - (_SEQUENCE_SECONDS if session.is_sequence else _SESSION_SECONDS)
+            session.fresh_at += _READ_AGAIN_SECONDS - session.fresh_seconds
         if answer is None:
             session.is_new = False  # unknown, so not counted as new
+            session.is_read = before is not None and before.is_read and before.is_fresh(session.seen)
         else:
             try:
                 for experiment, arm in session.take(flat(answer)).items():  # another Redis, or lost data
@@ -371,11 +422,14 @@ class SessionCache:
         if not session.is_dirty and self._store is not None:
             session.is_dirty = True
             self._dirty.append(session)
+        session.routed = None  # a pin of its client may be due
         session.written = now
 
     def _write_arm(self, session: Session, experiment: str, arm: str, write: str = "HSETNX") -> None:
         key = session_key(session.name)
-        self._write((write, key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
+        store = self._store if self._patient is None or session.is_sequence else self._patient
+        if store is not None:
+            store.enqueue((write, key, arm_field(experiment), arm), ("EXPIRE", key, self.ttl_seconds))
 
     def _write(self, *commands: Command) -> None:
         if self._store is not None:

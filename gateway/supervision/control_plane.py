@@ -7,14 +7,14 @@ import logging
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec, with_endpoints
 from gateway.control.forked_child import ForkedChild
-from gateway.control.messages import GetReadiness, RenameRegions, SetDrained, SetLogLevel, SetWeights, Spans
+from gateway.control.messages import GetReadiness, RenameRegions, SealPins, SetDrained, SetLogLevel, SetWeights, Spans
 from gateway.discovery.discovery import Discovery, Endpoints
 from gateway.experiments.controller import ExperimentController, GatewayActions, RulesNotWritten
 from gateway.experiments.coordination import LocalCoordination, RedisCoordination
@@ -30,6 +30,7 @@ from gateway.protocol.engine_load import Readiness
 from gateway.redis.bounded_client import BoundedRedis
 from gateway.rule_versions.editor import RuleTexts, set_weights
 from gateway.rule_versions.version import EditError, RulesRefused
+from gateway.sessions.client_pin import pin_key
 from gateway.supervision.activation import Activations
 from gateway.supervision.budgets import BudgetLedger
 from gateway.supervision.cache_tracker import CacheTracker
@@ -44,6 +45,7 @@ from gateway.supervision.rule_manager import RuleManager
 from gateway.supervision.rule_signature import RuleSignature, read_shared_secret
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.shadow_process import ShadowSupervisor
+from gateway.supervision.shadow_reports import ReportFiles, ReportsInRedis, SharedReports
 from gateway.supervision.stored_keys import StoredKeys
 from gateway.supervision.stored_secret import digest_secret, region_secret
 from gateway.supervision.viewer_digests import ViewerDigests
@@ -100,7 +102,10 @@ class ControlPlane:
         self.workers = WorkerPool(settings, book.rules, ports, worker_command, address, forked=forked)
         self.workers.number = book.number
         self.workers.on_models_changed = self.look_at_models
-        self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters)
+        folder = data_dir_of(settings)
+        stored = ReportFiles(folder / "shadows" if folder is not None else None)
+        reports = SharedReports(ReportsInRedis(self.store) if self.store is not None else stored)
+        self.shadows = ShadowSupervisor(settings, book.rules, self.workers.counters, shared=reports)
         self.workers.captures = self.shadows.socket_path
         self.replicas = Replicas(
             address,
@@ -124,9 +129,12 @@ class ControlPlane:
             self.workers.set, workers=settings.workers, redacted=tuple(name.lower() for name in settings.redact)
         )
         self.workers.on_decisions = self.decisions.receive
-        folder = data_dir_of(settings)
         self.recordings = Recordings(folder / "recordings" if folder is not None else None, self.decisions)
-        self.digests = ViewerDigests(digest_secret(folder) if shared_secret is None else lambda: shared_secret)
+        self._secret: Callable[[], bytes] = digest_secret(folder)
+        if shared_secret is not None:
+            self._secret = partial(bytes, shared_secret)
+        self.digests = ViewerDigests(self._secret)
+        self._seal_pins(book.rules)
         self.workers.region_secret = region_secret(folder)
         self.workers.handover = str(handover_dir(folder)) if folder is not None else ""
         if (secret := self.workers.region_secret.stored()) is not None:
@@ -230,6 +238,7 @@ class ControlPlane:
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
             await self.count()
+            await self.shadows.share()
             reload_changed()  # of the probes
 
     # Changes that concern several parts
@@ -239,6 +248,7 @@ class ControlPlane:
             self.discovery.use(rules.engines)
         self._activations.use(rules.engines)
         if self.workers.number != number:
+            self._seal_pins(rules)
             self.workers.use_rules(rules, number)
             self.budgets.use(rules.budgets, is_verified=rules.auth is not None)
             self.experiments.use_rules(rules)
@@ -298,6 +308,14 @@ class ControlPlane:
         self._cache_tracker.use(engines)
 
     # Experiments
+
+    def _seal_pins(self, rules: RulesSpec) -> None:
+        """Have workers sign what clients keep of their sessions' arms, once rules have such."""
+        if any(each.is_by_session and each.pin == "client" for each in rules.experiments.values()):
+            self.workers.set(SealPins(pin_key(self._secret())))
+            if self._settings.shared_secret_file is None and self._settings.redis not in ("embedded", "off"):
+                what = "clients show the arms of their sessions to this gateway alone, where Redis is slow"
+                _log.info("%s: gateways that share a Redis share what signs them by --shared-secret-file", what)
 
     def _make_experiments(self) -> ExperimentController:
         """Experiments are coordinated through Redis; without it they are this gateway's, stored in its data folder."""

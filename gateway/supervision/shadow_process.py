@@ -1,6 +1,7 @@
 """The shadow process from the control process' side: started where a route has a shadow, restarted when it dies.
 
-Its reports are stored here, so that they outlive it; a reader gets the latest that it delivers in time.
+Its reports are stored here, so that they outlive it; a reader gets the latest that it delivers in time, summed over all
+gateways (see `shadow_reports`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
+from time import time
 from typing import Any
 
+from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control.messages import ForgetReport, GetCounters, GetReports, UseReports
 from gateway.observability.stats import ShadowCounts
+from gateway.redis.command import StoreError
 from gateway.shadow.comparison.report import RouteReport
+from gateway.shadow.comparison.report_state import read_report, write_report
+from gateway.supervision.shadow_reports import ReportFiles, SharedReports
 from gateway.supervision.worker_counters import WorkerCounters
 from gateway.supervision.worker_pool import WorkerPool
 
@@ -45,9 +51,17 @@ class ShadowSupervisor:
     what workers have captured."""
 
     def __init__(
-        self, settings: Settings, rules: RulesSpec, counters: WorkerCounters, command: Sequence[str] = COMMAND
+        self,
+        settings: Settings,
+        rules: RulesSpec,
+        counters: WorkerCounters,
+        command: Sequence[str] = COMMAND,
+        shared: SharedReports | None = None,
     ) -> None:
+        """`shared` are the reports of all gateways; None: this one's are kept in memory."""
         self._rules = rules
+        self._shared = shared or SharedReports(ReportFiles(None))
+        self._is_unshared = False  # Redis does not take reports
         self._counters = counters
         self._folder = Path(tempfile.gettempdir()) / f"pointsman-{token_hex(8)}"  # made when it is first needed
         self._is_running = False
@@ -102,8 +116,36 @@ class ShadowSupervisor:
             for name in [name for name in self._reports if name not in self._mirrored()][:-_MAX_REPORTS]:
                 del self._reports[name]
 
+    async def share(self) -> None:
+        """Add what is new to the reports of all gateways, and read theirs, as far as Redis answers."""
+        try:
+            for route, shadow in self._mirrored().items():
+                if await self._shared.share(route, shadow, self._own(route, shadow)):
+                    self._forget(route)
+            self._is_unshared = False
+        except StoreError as error:
+            if not self._is_unshared:
+                _log.warning("reports of mirrored routes are not shared while Redis is unavailable: %s", error)
+            self._is_unshared = True
+
+    def _own(self, route: str, shadow: ShadowSpec) -> Json:
+        """What this gateway has counted of a route; empty where that is nothing."""
+        report = self._reports.get(route)
+        if report is None or not report.is_of(shadow):
+            return {}
+        return write_report(report, self._captured(route))
+
+    def _captured(self, route: str) -> dict[str, int]:
+        """What the workers have captured or not, by reason, since the report was reset."""
+        captured = self._counters.captures()
+        captured.subtract(self._reset_counts)
+        return {reason: number for (name, reason), number in captured.items() if name == route and number > 0}
+
     async def close(self) -> None:
         """Stop the process and drop the comparisons under way."""
+        if self._is_running:
+            await self.count()
+            await self.share()
         await self.pool.drain()
         await self.pool.close()
         for listener in self.pool.listeners:
@@ -122,27 +164,43 @@ class ShadowSupervisor:
         """A route's report; None where it has neither a report nor a shadow."""
         shadow = self._mirrored().get(route)
         report = self._reports.get(route)
-        if report is None or (shadow is not None and not report.is_of(shadow)):
-            if shadow is None:
-                return None
+        if shadow is None and report is None:
+            return None
+        captured = Counter(self._captured(route))
+        if shadow is not None:
+            total = self._shared.total(route, shadow, self._own(route, shadow))
             report = RouteReport(route, shadow, 0.0)
-        captured = self._counters.captures()  # since the report was reset
-        captured.subtract(self._reset_counts)
+            if total:
+                try:
+                    report, captured = read_report(route, shadow, total)
+                except (TypeError, ValueError, AttributeError, KeyError) as error:
+                    _log.warning("the stored report of route '%s' cannot be read: %r", route, error)
+        assert report is not None
         return report.to_json() | {
             "active": shadow is not None,
-            "captured": captured[route, CAPTURED],
-            "dropped": dict(_dropped(report, route, captured)),
+            "captured": captured.pop(CAPTURED, 0),
+            "dropped": dict(report.dropped + captured),
             "since": report.since or None,
         }
 
-    def forget(self, route: str) -> bool:
-        """Reset a route's report; False where there is none."""
-        exists = self.report(route) is not None
+    async def reset(self, route: str) -> bool:
+        """Begin a route's report anew, on all gateways; False where there is none.
+
+        Raises: StoreError where others cannot be told.
+        """
+        if self.report(route) is None:
+            return False
+        self._forget(route)
+        shadow = self._mirrored().get(route)
+        if shadow is not None:
+            await self._shared.reset(route, shadow, time())
+        return True
+
+    def _forget(self, route: str) -> None:
         self._reports.pop(route, None)
         self.pool.send(ForgetReport(route))
         counted = self._counters.captures()
         self._reset_counts.update({key: counted[key] - self._reset_counts[key] for key in counted if key[0] == route})
-        return exists
 
     def counts(self) -> dict[str, ShadowCounts]:
         """By route, for metrics."""
@@ -156,7 +214,7 @@ class ShadowSupervisor:
             counts[name] = ShadowCounts(captured[name, CAPTURED], mirrored, outcomes, dropped)
         return counts
 
-    def _mirrored(self) -> Mapping[str, Any]:
+    def _mirrored(self) -> Mapping[str, ShadowSpec]:
         return {route.name: route.shadow for route in self._rules.routes if route.shadow is not None}
 
 

@@ -36,6 +36,8 @@ _JITTER = 0.2
 _LARGEST_STEP = 2.0
 # The share of its limit from which an endpoint counts as saturated.
 _SATURATED = 0.9
+# The first byte after this share of the time that a request takes is the reply itself.
+_WHOLE_REPLIES = 0.8
 # How much of what an engine has reported to hold without a queue is believed at the next report without load.
 _FADING = 0.9
 
@@ -57,6 +59,7 @@ class AdaptiveLimit:
         "_started_at",
         "_trial",
         "_value",
+        "_whole_latency",
         "is_measuring",
         "unloaded_latency",
     )
@@ -75,6 +78,7 @@ class AdaptiveLimit:
         self._started_at = now  # the window
         self._most_in_flight = 0  # in the window
         self._load: Load | None = None  # the last report that was seen
+        self._whole_latency = 0.0  # of replies before the measurement under way; 0 where they are streamed
         self._known_good = 0.0  # requests that the engine held without a queue
         self._trial = ThroughputTrial()
 
@@ -92,8 +96,12 @@ class AdaptiveLimit:
         """Count a good reply. `in_flight` are the endpoint's requests with this one; `seconds_each` is what a request
         takes from its start to its end, roughly."""
         if self.is_measuring and not self._is_drained:
+            if self._whole_latency and not self._is_measured:
+                self._latencies.append(latency)
             if in_flight <= self._measures_with:  # replies to what is sent from now on are of an unloaded endpoint
                 self._is_drained = True
+                if latest := sorted(self._latencies[len(self._latencies) // 2 :]):  # sent while the limit was reached
+                    self._whole_latency = max(self._whole_latency, latest[len(latest) // 2])
                 self._begin_window(now + 1e-9)
             elif now - self._started_at > self._spec.remeasure * _MAX_COST:  # others keep it busy
                 self._end_measurement(now)
@@ -136,6 +144,8 @@ class AdaptiveLimit:
         count, seconds = len(latencies), now - self._started_at
         self._begin_window(now)
         if self.is_measuring:
+            if not self._is_measured:
+                self._set(self._value_at_first(median))
             self.unloaded_latency, self._is_measured = median, True
             self._end_measurement(now)
             return
@@ -150,13 +160,15 @@ class AdaptiveLimit:
             cost = seconds_each * (1 + self._spec.samples / self._measures_with)
             if min(cost, 2 * seconds_each + _MAX_MEASURE_SECONDS) <= self._spec.remeasure * _MAX_COST:
                 self.is_measuring, self._is_drained = True, False
+                self._whole_latency = median if median >= seconds_each * _WHOLE_REPLIES else 0.0
                 self._trial.stop()
                 return
             self._measure_later(now)
             self.unloaded_latency += (median - self.unloaded_latency) * _SHARE_OF_BETTER  # the best there is to know
         if self._trial.factor == 1.0:
             self._follow(median, most)
-        self._trial.window(count, seconds, self._value, now, is_saturated=is_saturated)
+        whole = median if median >= seconds_each * _WHOLE_REPLIES else 0.0  # else they are streamed
+        self._trial.window(count, seconds, self._value, now, is_saturated=is_saturated, latency=whole)
         self._set(self._value)
 
     def _follow(self, median: float, most: int) -> None:
@@ -168,6 +180,15 @@ class AdaptiveLimit:
         if wanted > limit and most < limit / 2:
             return  # it is not used
         self._set((limit + wanted) / 2)
+
+    def _value_at_first(self, unloaded: float) -> float:
+        """The limit after the first measurement: as many requests as the endpoint has done at a time so far, by
+        Little's law, where the latency is that of whole replies. It need not fall there by steps, each of a window."""
+        limit = self._value
+        if not self._whole_latency or not unloaded:
+            return limit
+        wanted = limit * self._spec.tolerance * unloaded / self._whole_latency
+        return min(limit, wanted + max(1.0, sqrt(wanted) / 2))
 
     def _set(self, limit: float) -> None:
         spec = self._spec

@@ -45,6 +45,7 @@ class Endpoint:
 
     __slots__ = (
         "_declared",
+        "_failures",
         "_load_until",
         "authority",
         "breaker",
@@ -81,6 +82,7 @@ class Endpoint:
         self.share = 1.0
         self.ready_since: float | None = None
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
+        self._failures = engine.breaker.statuses
         pause = engine.breaker.open_for
         self.breaker = CircuitBreaker(engine.breaker.failures, pause, pause * _LONGEST_PAUSE)
         parts = urlsplit(spec.url)
@@ -107,6 +109,11 @@ class Endpoint:
         return f"<Endpoint {self.url}: {condition}, {draining}{self.breaker.state.value}, {self.in_flight} in flight>"
 
     @property
+    def grpc(self) -> str | None:
+        """host:port of its gRPC, as it is declared; None where it has none."""
+        return self._declared[0]
+
+    @property
     def takes_new(self) -> bool:
         """Whether it gets work that could go elsewhere: it is not drained, by an operator or because its host stops
         and reports that it is not ready."""
@@ -121,7 +128,7 @@ class Endpoint:
 
     def counts_as_failure(self, status: int) -> bool:
         """Whether a reply of this status is a failure of the endpoint."""
-        return status in self.engine.breaker.statuses
+        return status in self._failures
 
     def observe_latency(self, seconds: float) -> None:
         """Count a reply's time to the first byte."""

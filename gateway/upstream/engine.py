@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, RetrySpec
 from gateway.protocol.advertised_models import AdvertisedModels, ModelName
-from gateway.protocol.engine_load import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import ApiCall, LlmApi
+from gateway.upstream.adapter_affinity import with_adapter
 from gateway.upstream.balancing import BY_WEIGHT, EVENLY, POLICIES, Draw, by_session, shares
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.engine_admission import EngineAdmission
@@ -23,8 +24,11 @@ from gateway.upstream.slow_start import observe_ready, ramped
 from gateway.upstream.tls import endpoint_tls, engines_tls
 from gateway.upstream.tracked_prefix_index import TrackedPrefixIndex
 
+# Bound once: an attribute of an Enum costs a call in Python 3.11, and each request reads it.
+_DOWN = Readiness.DOWN
 _WINDOW_SECONDS = 10.0
-_LISTS_SECONDS = 1.0
+# How often in a second something is done that clients cause, and that costs much.
+_MOST_IN_A_SECOND = {"lists": 1, "indexes": 1, "near names": 20}
 # Requests that leave endpoints without their model, in ten seconds: clients that invent names take no other's retries.
 _MOVES = RetrySpec(budget=0.0, budget_floor=100)
 # What the gateway adds to each request itself, unless the engine declares it.
@@ -72,8 +76,8 @@ class Engine:
     """The endpoints of one engine; `by_session` chooses a session's. `extra_fields` are added to each request;
     `prefixes` indexes the endpoints' prompts, None where it does not balance by them. `by_model` has the endpoints of
     each model, None while all endpoints serve the same; `levels` which endpoints come first, None while none does.
-    `is_plain`: neither prompt nor model decides. `keeps_bodies`: an inference may be sent again though an endpoint has
-    got it."""
+    `knows_adapters`: endpoints report those that they have loaded. `is_plain`: neither prompt nor model decides.
+    `keeps_bodies`: an inference may be sent again though an endpoint has got it."""
 
     __slots__ = (
         "_apis",
@@ -81,8 +85,8 @@ class Engine:
         "_by_url",
         "_choose",
         "_declared",
+        "_done_at",
         "_draw",
-        "_listed_at",
         "_models",
         "_shares",
         "_starting",
@@ -99,6 +103,7 @@ class Engine:
         "hedging",
         "is_plain",
         "keeps_bodies",
+        "knows_adapters",
         "levels",
         "moves",
         "name",
@@ -143,9 +148,10 @@ class Engine:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = (PrefixIndex if spec.prefix.events is None else TrackedPrefixIndex)(spec.prefix)
             self.prefixes = prefixes
-        self._listed_at = 0.0
+        self._done_at: dict[str, tuple[float, int]] = {}  # since when, and how often since
         self._starting: dict[Endpoint, float] = {}  # of an engine that requests wait for: until when
         self.by_model: ModelMap | None = None
+        self.knows_adapters = any(each.load is not None and each.load.adapters for each in previous.values())
         self._use_endpoints(spec.endpoints, previous)
 
     def __repr__(self) -> str:
@@ -233,7 +239,7 @@ class Engine:
     @property
     def models(self) -> frozenset[str]:
         """The names that its endpoints list."""
-        return frozenset().union(*[endpoint.models.names for endpoint in self.endpoints if endpoint.models is not None])
+        return self._models.names
 
     @property
     def lists_models(self) -> bool:
@@ -265,6 +271,13 @@ class Engine:
         self._use_models()
         return True
 
+    def observe_load(self, endpoint: Endpoint, load: Load | None) -> None:
+        """Take over an endpoint's report."""
+        endpoint.observe_load(load)
+        if load is not None and load.adapters and not self.knows_adapters:
+            self.knows_adapters = True
+            self._use_models()
+
     def sweep(self, now: float) -> None:
         """Forget old refusals, and use endpoints that have not become ready in time; called about once a second."""
         for endpoint, until in list(self._starting.items()):
@@ -275,11 +288,15 @@ class Engine:
             self.by_model.forget_old(now)
             self._use_models()
 
-    def may_read_lists(self, now: float) -> bool:
-        """Whether the lists of models are read again for a request, at most once a second."""
-        if now - self._listed_at < _LISTS_SECONDS:
+    def is_due(self, what: str, now: float) -> bool:
+        """Whether something is done for a request: lists of models are read again, also for clients that query V2's
+        repository index, or near names looked for; others have had it done too lately, if not."""
+        since, times = self._done_at.get(what, (now - 1.0, 0))
+        if now - since >= 1.0:
+            since, times = now, 0
+        if times >= _MOST_IN_A_SECOND[what]:
             return False
-        self._listed_at = now
+        self._done_at[what] = since, times + 1
         return True
 
     def no_endpoint(self, model: ModelName | None, now: float) -> GatewayError:
@@ -296,7 +313,7 @@ class Engine:
 
     def _use_models(self) -> None:
         self.by_model = self._models if self._models.is_needed else None
-        self.is_plain = self.by_model is None and self.prefixes is None
+        self.is_plain = self.by_model is None and self.prefixes is None and not self.knows_adapters
         # Where all endpoints list their models, refusals are too rare to hold large tensors for
         may_learn = self.learns_models and not self._models.is_complete
         self.keeps_bodies = self.spec.retry.idempotent == "infer" or may_learn
@@ -321,7 +338,7 @@ class Engine:
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried and model is None:
             only = endpoints[0]
-            return only if only.condition is not Readiness.DOWN else None
+            return only if only.condition is not _DOWN else None
         able = self.able(now, tried, model)
         if not able:
             return None
@@ -329,6 +346,8 @@ class Engine:
             able = self.levels.choose(able, self.serving(model, now), session)
         if self.overload is not None and session is None:  # a session stays where it is
             able = self.overload.with_room(able)
+        if self.knows_adapters and model is not None and (session is None or not self.spec.balance.traits.by_session):
+            able = with_adapter(able, model[0], self.spec.affinity)
         if prompt and self.prefixes is not None:
             return self.prefixes.choose(able, session, prompt, now)
         return self._choose(able, session)

@@ -314,5 +314,5 @@ def _jittered(seconds: float) -> float:
 
 
 # What a condition depends on, and what probes send.
-_relevant = attrgetter("protocol", "base_path", "load", "health", "tls", "models.source")
+_relevant = attrgetter("protocol", "base_path", "load", "health", "tls", "models.source", "models.path")
 _fields = attrgetter("headers", "api_key")

@@ -17,7 +17,7 @@ from gateway.upstream.endpoint import Endpoint
 class Levels:
     """The levels of one engine's endpoints, the first one first; `preferred` are the endpoints of that one."""
 
-    __slots__ = ("_counted", "_healthy_share", "_level", "_num", "preferred")
+    __slots__ = ("_counted", "_enough", "_healthy_share", "_level", "_num", "preferred")
 
     def __init__(self, level: Mapping[Endpoint, int], counted: Collection[Endpoint], healthy_share: float) -> None:
         """`level` is that of each endpoint; `counted` are those that are to get work."""
@@ -26,11 +26,17 @@ class Levels:
         self._counted = counted
         self._healthy_share = healthy_share
         self.preferred = [endpoint for endpoint, place in level.items() if place == 0]
+        # So many of the first level take all work, whatever model they are to serve
+        self._enough = max(1.0, healthy_share * sum(endpoint in counted for endpoint in self.preferred))
 
     def choose(self, able: Sequence[Endpoint], served: Iterable[Endpoint], session: str | None) -> list[Endpoint]:
         """Those of the `able` endpoints, of which there is one at least, that are in the level of this request: one of
         the same session gets the same while health stays. `served` are the endpoints that could serve the request,
         whatever their health."""
+        level = self._level
+        first = [endpoint for endpoint in able if not level[endpoint]]
+        if len(first) >= self._enough:  # mostly
+            return first
         found: list[list[Endpoint]] = [[] for _ in range(self._num)]
         for endpoint in able:
             found[self._level[endpoint]].append(endpoint)

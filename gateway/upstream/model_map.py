@@ -18,12 +18,16 @@ class ModelMap:
     `is_needed` is False while all endpoints serve the same: then no request has to look anything up.
     """
 
-    __slots__ = ("_by_model", "_differ", "_endpoints", "_lacks", "_refuses", "_spec", "is_complete", "is_needed")
+    __slots__ = (
+        *("_by_model", "_differ", "_endpoints", "_lacks", "_names", "_refuses", "_spec"),
+        *("is_complete", "is_needed"),
+    )
 
     def __init__(self, endpoints: Sequence[Endpoint], spec: ModelsSpec) -> None:
         self._endpoints = endpoints
         self._spec = spec
         self._by_model: dict[ModelName, Sequence[Endpoint]] = {}
+        self._names: frozenset[str] | None = None
         # Endpoints that have refused a model, until when: by replies, since the lists came
         self._lacks: dict[ModelName, dict[Endpoint, float]] = {}
         self._differ = self._refuses = self.is_needed = False
@@ -34,10 +38,19 @@ class ModelMap:
         """Take over the endpoints' lists."""
         lists = [endpoint.models for endpoint in self._endpoints]
         self._by_model.clear()
+        self._names = None
         self.is_complete = bool(lists) and None not in lists
         self._refuses = self._spec.unknown == "refuse" and self.is_complete
         self._differ = not all(_serve_the_same(each, lists[0]) for each in lists)
         self._update_need()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the endpoints list."""
+        if self._names is None:
+            lists = [endpoint.models for endpoint in self._endpoints]
+            self._names = frozenset().union(*[each.names for each in lists if each is not None])
+        return self._names
 
     def lacks(self, model: ModelName, endpoint: Endpoint, now: float) -> bool:
         """Whether the endpoint is known to lack a model: it does not list it, or has refused it."""

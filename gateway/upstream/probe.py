@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from hashlib import blake2b
 from string import punctuation
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +26,7 @@ _NO_SUCH_PATH = frozenset({404, 405})
 
 # Of any reply to a probe: the control process reads it whole.
 _MAX_BYTES = 8 * 1024 * 1024
+_READ_AT_ONCE_BYTES = 64 * 1024
 # Where V2 lists a server's models.
 _INDEX_PATH = b"/v2/repository/index"
 
@@ -42,6 +46,8 @@ class EndpointProbe:
         self._fields = extra_fields(engine)
         self.failure = ""
         self._is_list_unknown = False  # and the log says why
+        self._digest = b""  # of the last list
+        self._listed: AdvertisedModels | None = None
         self._rpc = None
         if url.startswith("grpc"):
             self._rpc = traits.grpc_check
@@ -53,11 +59,15 @@ class EndpointProbe:
         self._ready_below = traits.ready_below
         if health.path is not None:
             self._paths, self._ready_below = [health.path], 300
+        # The models and the metrics: at the endpoint itself, or at another port of its host
+        self._lists: Endpoint | None = self._endpoint if self._rpc is None else None
         self._models_path = None if traits.models_path is None else traits.models_path.format(base=engine.base_path)
-        self._reads_index = engine.protocol.is_v2
+        self._reads_index = engine.protocol.is_v2 and engine.models.path is None
+        if engine.models.path is not None:
+            spec = EndpointSpec(url, host=host)
+            self._lists, self._models_path = metrics_endpoint(engine, spec, engine.models.path, self._endpoint)
         if engine.models.source == "none":
             self._models_path, self._reads_index = None, False
-        # The metrics: at the endpoint itself, or at another port of its host
         self._metrics, self._metrics_path = None, engine.load.path
         if engine.load.source == "metrics":
             self._metrics, self._metrics_path = metrics_endpoint(
@@ -85,11 +95,11 @@ class EndpointProbe:
         try:
             if self._reads_index:
                 reply = await self._fetch(self._endpoint, "POST", _INDEX_PATH, b"{}")
-                return read_index(reply.body) if reply.is_good else None
-            if self._models_path is None or self._rpc is not None:
+                return await self._read(read_index, reply)
+            if self._models_path is None or self._lists is None:
                 return None
-            reply = await self._get(self._endpoint, self._models_path)
-            return read_model_list(reply.body) if reply.is_good else None
+            reply = await self._get(self._lists, self._models_path)
+            return await self._read(read_model_list, reply)
         except GatewayError as error:
             if error.kind is not ErrorKind.UPSTREAM_PROTOCOL:
                 raise
@@ -97,6 +107,21 @@ class EndpointProbe:
                 self._is_list_unknown = True
                 _log.warning("the models of %s are not known: %s", self._endpoint.url, error.message)
             return None
+
+    async def _read(
+        self, read: Callable[[bytes], AdvertisedModels | None], reply: HttpReply
+    ) -> AdvertisedModels | None:
+        """The models of a list. One that has not changed is not read again, and a long one in a thread: the control
+        process answers meanwhile."""
+        body = reply.body
+        if not reply.is_good:
+            return None
+        digest = blake2b(body, digest_size=16).digest()
+        if digest != self._digest:
+            long = len(body) > _READ_AT_ONCE_BYTES
+            self._listed = await asyncio.to_thread(read, body) if long else read(body)
+            self._digest = digest
+        return self._listed
 
     async def load(self) -> Load | None:
         """Its load; None where it does not report it, or the rules do not query it."""
@@ -110,12 +135,15 @@ class EndpointProbe:
 
     def disconnect(self) -> None:
         """Close the connections; the next probe opens others."""
-        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+        for endpoint in self._endpoints():
             endpoint.close_idle_connections()
 
     async def close(self) -> None:
-        for endpoint in {self._endpoint, self._metrics or self._endpoint}:
+        for endpoint in self._endpoints():
             endpoint.retire()
+
+    def _endpoints(self) -> set[Endpoint]:
+        return {self._endpoint, *filter(None, (self._lists, self._metrics))}
 
     async def _check_paths(self) -> Readiness:
         """Query the path that was there last, and where it is not, the others.

@@ -228,8 +228,9 @@ class Worker(ControlledProcess):
         plane.close()
         if plane.event_bus is not None:
             await plane.event_bus.close()
-        if plane.store is not None:
-            await plane.store.close()
+        for used in (plane.arm_store, plane.store):
+            if used is not None:
+                await used.close()
         for _ in self._send_counters(plane, 0):
             pass
         with suppress(OSError, TimeoutError):  # the control process may be gone

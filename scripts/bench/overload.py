@@ -1,7 +1,7 @@
 """What becomes of requests at three times the capacity of an engine: goodput, latency of each class, memory, recovery.
 
     python scripts/bench/overload.py                 # all proxies, about four minutes
-    python scripts/bench/overload.py --only ours     # those whose names contain this
+    python scripts/bench/overload.py --only ours     # this one, or else those whose names contain it
     python scripts/bench/overload.py --engine paged --only ours      # a real engine; or triton
 
 The small engine and the Triton answer eight requests at a time in 100 ms each; the paged engine is that of `pointsman
@@ -202,7 +202,7 @@ def table(outcomes: list[Outcome]) -> Table:
 
 def main(
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "small",
-    only: Annotated[str, typer.Option(help="Only proxies whose names contain this.")] = "",
+    only: Annotated[str, typer.Option(help="Only this proxy, or else those whose names contain it.")] = "",
     routers: Annotated[Path | None, typer.Option(help="A virtual environment with vllm-router.")] = None,
 ) -> None:
     """Overload an engine behind each proxy."""
@@ -214,7 +214,7 @@ def main(
     outcomes: list[Outcome] = []
     replies: dict[str, list[Reply]] = {}
     for name in STARTS:
-        if only not in name:
+        if name != only if only in STARTS else only not in name:
             continue
         if name in PROXIES and PROXIES[name].find() is None:
             print(f"{name} is not installed: {PROXIES[name].how_to_get}")

@@ -4,6 +4,7 @@ Runs as a process of its own: `python -m bench.upstream --port P`. It reads each
 before it was read would make a proxy close the connection) and answers by path:
 
     GET  anything                        200, empty (health checks)
+    POST /v2/repository/index            the models of --models; 404 without
     POST /v2/models/simple/infer         a small JSON answer
     POST /v2/models/mixed-N/infer        the same
     POST /v2/models/tensor/infer         a JSON part and a 600 KB tensor
@@ -67,6 +68,7 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._method = self._path = b""
         self._body = b""
         self._body_left = 0
+        self._tail: bytes | None = None  # the last bytes that have come of a chunked body
         self._huge_left = 0
         self._is_paused = False
 
@@ -78,6 +80,9 @@ class CannedConnection(asyncio.BufferedProtocol):
         return self._shared
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._tail is not None:
+            self._chunked_updated(bytes(self._shared[max(0, nbytes - len(LAST_CHUNK)) : nbytes]))
+            return
         if self._body_left:
             self._body_left -= nbytes
             if self._keeps_body:
@@ -92,7 +97,9 @@ class CannedConnection(asyncio.BufferedProtocol):
             self._head = b""
             self._method, self._path, _ = head[: head.find(b"\r\n")].split(b" ", 2)
             if messages.is_chunked(head[:end]):
-                self.refuse(b"411 Length Required")
+                self._tail = b""
+                last = min(body_seen, len(LAST_CHUNK), nbytes)
+                self._chunked_updated(bytes(self._shared[nbytes - last : nbytes]))
                 return
             length = messages.content_length(head[:end]) or 0
             self._body_left = length - body_seen
@@ -102,6 +109,14 @@ class CannedConnection(asyncio.BufferedProtocol):
             self.refuse(b"400 Pipelined")
         elif self._body_left == 0:
             self.reply(self._method, self._path, self._body)
+
+    def _chunked_updated(self, data: bytes) -> None:
+        """The chunks of a body are not read: it ends where a read ends with the last one."""
+        assert self._tail is not None
+        self._tail = (self._tail + data)[-len(LAST_CHUNK) :]
+        if self._tail == LAST_CHUNK:
+            self._tail = None
+            self.reply(self._method, self._path, b"")
 
     def refuse(self, status: bytes) -> None:
         self._transport.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
@@ -174,7 +189,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--huge-bytes", type=int, default=2 << 30)
     parser.add_argument("--gap-milliseconds", type=float, default=10.0)
+    parser.add_argument("--models", default="")
     options = parser.parse_args()
+    if options.models:
+        listed = [{"name": name, "version": "1", "state": "READY"} for name in options.models.split(",")]
+        ANSWERS[b"/v2/repository/index"] = answer("application/json", messages.compact_json(listed))
     raise_file_limit()
     uvloop.run(serve(options.port, lambda: CannedConnection(options.huge_bytes, options.gap_milliseconds / 1000)))
 

@@ -32,17 +32,25 @@ def compare_variants(
     seconds: float,
     progress: Progress,
     options: Callable[[str, Path], Sequence[str]] = lambda name, folder: (),
+    models: Sequence[str] = ("",),
 ) -> Results:
-    """Start a gateway for each variant, and load them in turn. `options` are those of a variant with this folder."""
+    """Start a gateway for each variant, and load them in turn. `options` are those of a variant with this folder;
+    `models` are those of each upstream, with commas between them; the ports of further upstreams are `upstream-2` and
+    so on."""
     cores, results = Cores.split(), Results()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
         children = stack.enter_context(Children(folder))
-        port = free_port()
-        upstreams = {"small": port, "bulk": port}
-        argv = (sys.executable, "-m", "bench.upstream", "--port", str(port))
-        upstream = start_on_port(Site(children, folder, cores.others), "upstream", argv, port, upstreams).process
-        assert upstream is not None
+        upstreams: dict[str, int] = {}
+        pids = []
+        for number, listed in enumerate(models, 1):
+            port, name = free_port(), f"upstream-{number}"
+            upstreams[name] = port
+            argv = (sys.executable, "-m", "bench.upstream", "--port", str(port), "--models", listed)
+            upstream = start_on_port(Site(children, folder, cores.others), name, argv, port, upstreams).process
+            assert upstream is not None
+            pids.append(upstream.pid)
+        upstreams["small"] = upstreams["bulk"] = upstreams["upstream-1"]
         running = []
         for name in variants:
             own = folder / name.replace(" ", "-").replace("%", "percent")
@@ -60,7 +68,7 @@ def compare_variants(
             connections=32,
             use_wrk=wrk_path() is not None,
             cores=cores.others,
-            upstream_pids=[upstream.pid],
+            upstream_pids=pids,
             results=results,
         )
         interleave([CASES[name] for name in cases], running, rounds, loader.sample, progress, results)
@@ -88,16 +96,23 @@ def tell_variants(
 
 
 def _rows(samples: Sequence[Sample], variants: Sequence[str], case: str, key: str) -> list[dict[str, Any]]:
+    """The figure of interest is the median of the differences within a round: what slows the machine slows both."""
     rows: list[dict[str, Any]] = []
+    first = {sample.round: sample for sample in samples if (sample.case, sample.proxy) == (case, variants[0])}
     for name in variants:
         found = [sample for sample in samples if (sample.case, sample.proxy) == (case, name)]
         worker = statistics.median(sample.worker_cpu_us or 0.0 for sample in found)
+        differences = [
+            (sample.worker_cpu_us or 0.0) - (first[sample.round].worker_cpu_us or 0.0)
+            for sample in found
+            if sample.round in first
+        ]
         rows.append(
             {
                 "case": case,
                 key: name,
                 "worker_us": worker,
-                "more_us": worker - rows[0]["worker_us"] if rows else 0.0,
+                "more_us": statistics.median(differences),
                 "all_us": statistics.median(sample.cpu_us or 0.0 for sample in found),
                 "per_second": statistics.median(sample.units_per_second for sample in found),
             }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from gateway.cli.openapi import openapi as write_documents
 from scripts.docs_site.commands import PLACE, command_page
 from scripts.docs_site.pages import Page, Site, read_site
 
@@ -91,7 +92,8 @@ def build(output: Path) -> int:
         settings = Path(folder) / "mkdocs.yml"
         settings.write_text(yaml.safe_dump(config(site, pages, output), sort_keys=False))
         command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(settings)]
-        return subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+        status = subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+    return status or write_documents(output / "openapi")
 
 
 def _write(folder: Path, page: Page) -> None:

@@ -74,6 +74,7 @@ def test_what_the_files_send_may_be_sent(folder: Path, text: str) -> None:
         (rules(ENGINE.replace("h:4", "evil:4")), "token to this address"),
         (rules(ENGINE.replace("server_name: h", "verify: false")), "${KEY} to this address"),
         (rules(ENGINE + "    metrics: {path: ':9/metrics'}\n"), "${KEY} to this address"),
+        (rules(ENGINE + "    models: {path: ':9/models'}\n"), "${KEY} to this address"),
         (rules(ENGINE.replace("{file: token}", "{file: other}")), "other to this address"),
         (rules(text=TEXT.replace("own.jinja", "token")), "token to this address"),
         (rules(text=TEXT.replace("h:5", "evil:5")), "own.jinja to this address"),

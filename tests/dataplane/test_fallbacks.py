@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.dataplane.attempts.fallback_handler import FallbackHandler
 from gateway.observability.metrics import FallbackKey
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.generating import (
@@ -114,6 +115,41 @@ def test_an_engine_that_is_down(tmp_path: Path) -> None:
         assert (await it.ask(get("/v2/models/m/ready"))).headers["x-pointsman-engine"] == "second"
 
     scene(tmp_path, play, None)
+
+
+def test_an_engine_that_answers_costs_no_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could have another engine answer is made once there is a reason; a kept connection goes on behind it, also
+    where a reply in chunks is none."""
+    made: list[object] = []
+    take_over = FallbackHandler.take_over
+
+    def count(handler: FallbackHandler, *arguments: Any) -> None:
+        made.append(handler)
+        take_over(handler, *arguments)
+
+    monkeypatch.setattr(FallbackHandler, "take_over", count)
+    replies = [b"200 OK", b"200 OK", b"503 X", b"chunks", b"429 X", b"200 OK"]
+
+    async def answer(engine: Engine, received: ReceivedRequest, reader: Reader, writer: Writer) -> None:
+        status = replies.pop(0)
+        if status == b"chunks":
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\n{}" % status)
+
+    async def play(it: Stage, first: Engine, second: Engine) -> None:
+        client = await it.client()
+        seen = []
+        for _ in range(6):
+            reply = await client.ask(post(INFER, b'{"inputs":[]}'))
+            seen.append((reply.status, reply.headers["x-pointsman-engine"], len(made)))
+        assert seen == [
+            *((200, "first", 0), (200, "first", 0), (200, "second", 1)),
+            *((200, "first", 2), (200, "second", 3), (200, "first", 3)),
+        ]
+        assert len(first.received) == 6
+
+    scene(tmp_path, play, answer)
 
 
 def test_an_engine_whose_probes_fail_is_not_asked(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from gateway.protocol.advertised_models import AdvertisedModels, read_index, rea
 from gateway.protocol.engine_load import Readiness
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcEngine
 from tests.dataplane.grpc.stage import answers, grpc_rules, grpc_stage, many, request, response
-from tests.dataplane.stage import Engine, ReceivedRequest, post, rules, run, stage
+from tests.dataplane.stage import Engine, ReceivedRequest, get, post, rules, run, stage
+from tests.protocol.tfserving.exchanges import HALF_PLUS_TWO, STATUS
 
 CHAT = "/v1/chat/completions"
 UNKNOWN_TO_TRITON = "Request for unknown model: '%s' is not found"
@@ -180,6 +181,8 @@ def test_other_refusals_go_to_the_client(tmp_path: Path) -> None:
         ('{"error":"Model x with version 3 not found"}', True),  # MLServer
         ('{"error": "Model with name x does not exist."}', True),  # KServe
         ('{ "error": "Servable not found for request: Specific(x, 3)" }', True),  # TF Serving
+        ('{"error": "Could not find any versions of model x"}', True),  # TF Serving, of a model's state
+        ('{"error": "Could not find version 3 of model x"}', True),
         ('{"code": 404, "type": "ModelNotFoundException", "message": "Model not found: x"}', True),  # TorchServe
         ("Request for unknown model: 'x' is not found", True),  # Triton, gRPC
         ("Model with requested name is not found", True),  # OVMS
@@ -258,6 +261,61 @@ def test_a_version_goes_where_it_is_ready(tmp_path: Path) -> None:
             assert (len(first.received), len(second.received)) == (0, 10)
         first.stop()
         second.stop()
+
+    run(scene())
+
+
+REFUSES = {  # what servers without lists of models say, and the path of an inference
+    "tfserving": ("/v1/models/{}:predict", '{{"error": "Servable not found for request: Latest({})"}}'),
+    "torchserve": (
+        "/predictions/{}",
+        '{{"code": 404, "type": "ModelNotFoundException", "message": "Model not found: {}"}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", REFUSES)
+def test_servers_without_lists(tmp_path: Path, protocol: str) -> None:
+    """TF Serving and TorchServe: a translated inference that one refuses is retried at another one, once, and so is a
+    question for the model's state; the refusal is remembered."""
+    path, refusal = REFUSES[protocol]
+
+    async def serve(engine: Engine, received: ReceivedRequest, reader: Any, writer: asyncio.StreamWriter) -> None:
+        line = received.line.split()[1]
+        if engine is engines[0]:
+            status, body = b"404 Not Found", refusal.format("m")
+            if protocol == "tfserving" and received.line.startswith("GET"):
+                body = '{"error": "Could not find any versions of model m"}'
+        elif received.line.startswith("GET") and line.endswith("/metadata"):
+            status, body = b"200 OK", HALF_PLUS_TWO.decode()
+        elif received.line.startswith(("GET", "OPTIONS")):
+            status, body = b"200 OK", STATUS.decode()
+        else:
+            assert line == path.format("m")
+            status, body = b"200 OK", json.dumps({"outputs": [1.0]} if protocol == "tfserving" else [1.0])
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % (status, len(body)) + body.encode())
+
+    engines = [Engine(serve), Engine(serve)]
+    tensor = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+
+    async def scene() -> None:
+        for engine in engines:
+            await engine.start()
+        options = (
+            f"protocol: {protocol}\n    balance: round_robin\n    health: {{interval: 0}}\n    models: {{remember: 1h}}"
+        )
+        async with stage(rules(*engines, options=options), tmp_path) as it:
+            for _ in range(4):
+                reply = await it.ask(post("/v2/models/m/infer", json.dumps(tensor).encode()))
+                assert reply.status == 200, reply.body
+            assert 1 <= len(engines[0].received) <= 2  # TF Serving has two questions at once
+        async with stage(rules(*engines, options=options), tmp_path) as it:
+            for _ in range(4):
+                assert (await it.ask(get("/v2/models/m/ready"))).status == 200
+        assert len(engines[0].received) <= 4
+        for engine in engines:
+            engine.stop()
 
     run(scene())
 

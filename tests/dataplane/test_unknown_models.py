@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.dataplane.attempts.unknown_model import near_names
+from gateway.upstream import engine as engine_module
 from tests.dataplane.grpc.peers import GrpcEngine
 from tests.dataplane.grpc.stage import grpc_rules, grpc_stage, request
 from tests.dataplane.stage import Engine, post, rules, run, stage
@@ -106,3 +107,22 @@ def test_near_names() -> None:
     assert near_names("qwem", names) == ["qwen"]
     assert near_names("zzz", names) == []
     assert near_names("", names) == near_names("l" * 200, names) == []
+
+
+def test_names_that_a_client_invents_cost_no_search_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near names are looked for twenty times a second; further refusals have none. Lists are joined once."""
+
+    async def scene() -> None:
+        server = Engine()
+        await server.start()
+        async with stage(rules(server, options="protocol: openai\n    " + REFUSES), tmp_path) as it:
+            use_lists(it.plane, e0=listing("llama", "qwen"))
+            engine = it.plane.snapshot.engines["it"]
+            assert engine.models is engine.models
+            assert [engine.is_due("near names", 1000.0) for _ in range(25)].count(True) == 20
+            monkeypatch.setitem(engine_module._MOST_IN_A_SECOND, "near names", 0)
+            reply = await it.ask(chat("lama"))
+            assert (reply.status, b"near names" in reply.body) == (404, False)
+        server.stop()
+
+    run(scene())

@@ -215,3 +215,39 @@ def test_rules_that_change(tmp_path: Path) -> None:
                 assert it.discovery.endpoints == {}
 
     run(test)
+
+
+GARBAGE = [
+    b"",
+    b"<html>",
+    b"[]",
+    b'{"items": 5}',
+    b'{"items": {"a": 1}}',
+    b'{"items": [], "metadata": [1]}',
+    b'{"items": [null]}',
+    b'{"items": [{"metadata": {"name": "a"}, "endpoints": "none"}]}',
+    b'{"items": [{"metadata": {"name": "a"}, "ports": [{"port": 99999}]}]}',
+]
+
+
+@pytest.mark.parametrize("body", GARBAGE)
+def test_an_api_server_that_answers_nonsense(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A list of another shape is an error that operators see; the log has no traceback, and endpoints stay."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        writer.close()
+
+    async def test() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        api = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        source = SourceSpec(kubernetes=KubernetesSpec("triton", "models", "http", api))
+        async with following(source, EndpointSpec(A)) as it:
+            await until(lambda: it.status.failures > 1)
+            assert it.status.error
+        server.close()
+
+    run(test)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -59,8 +59,8 @@ experiments:
 
 # A ramp that stays at its first step throughout a test.
 STANDS = "{steps: [20%, 100%], min_time: 1h, auto_start: true}"
-# A ramp that finishes quickly.
-QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true}"
+# A ramp that finishes quickly, before its guardrails are known.
+QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true, require: unbreached}"
 
 
 def told(gateway: GatewayProcess) -> dict[str, Any]:
@@ -212,8 +212,10 @@ def test_a_session_is_in_the_arm_that_an_operator_says(
 def test_a_bandit_leaves_an_arm_that_fails(
     start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]
 ) -> None:
-    """A failing arm soon has its smallest share; each update is recorded with the probabilities that caused it."""
-    text = rules(engines, "X").replace("ramp: X", "bandit: {every: 1s, min_share: 10%}")
+    """A failing arm soon has its smallest share, where no fuse ends the run; each update is recorded with the
+    probabilities that caused it."""
+    bandit = "bandit: {every: 1s, min_share: 10%, fuse: {min_requests: 1000000}}"
+    text = rules(engines, "X").replace("ramp: X", bandit)
     text = text[: text.index("    guardrails:")] + text[text.index("    bandit:") :]
     gateway = start_gateway(text, workers=2, extra_args=("--experiment-tick", "500ms"))
     engines[1].turn(status=500)

@@ -16,7 +16,8 @@ from gateway.statistics.metrics import add
 
 ARMS = (ArmSpec("old", "a", 90.0), ArmSpec("new", "b", 10.0))
 GUARDRAILS = (GuardrailSpec("error_rate", max_increase=0.02), GuardrailSpec("latency_p95", max_ratio=1.5))
-RAMP = RampSpec((0.05, 0.25, 1.0), "new", min_requests=100, min_time=10.0, fuse=FuseSpec())
+# Steps that go on before guardrails are known: most tests are about other things
+RAMP = RampSpec((0.05, 0.25, 1.0), "new", min_requests=100, min_time=10.0, fuse=FuseSpec(), require="unbreached")
 
 
 def experiment(name: str = "x", ramp: RampSpec | None = RAMP, bandit: BanditSpec | None = None) -> ExperimentSpec:

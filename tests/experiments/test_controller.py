@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, GuardrailSpec
+from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec
 from gateway.config.specs import RulesSpec
 from gateway.experiments import runs
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import CountReport, LocalCoordination
-from gateway.experiments.runs import CommandRefused
+from gateway.experiments.runs import CommandRefused, fingerprint
 from tests.experiments.making import ARMS, RAMP, Engine, Workforce, experiment, rules
 
 WELL = Engine()
@@ -292,6 +292,23 @@ def test_units_that_fall_wrongly_hold_a_ramp() -> None:
         assert [action for action, _ in await gateway.decided()] == ["started", "mismatch"]
 
     asyncio.run(go())
+
+
+def test_a_fuse_ends_a_bandit() -> None:
+    """An arm of a bandit that collapses has nothing within seconds, long before its shares would be moved, and without
+    guardrails; the fuse's reason names it. A change of the fuse ends no run."""
+    spec = replace(experiment(ramp=None, bandit=BanditSpec(every=1000.0)), guardrails=())
+    gateway = Gateway(spec, Engine(error_rate=1.0))
+
+    async def go() -> None:
+        assert await gateway.run(60, lambda: gateway.status == "rolled_back") <= 10
+        assert gateway.shares == {"old": 1.0, "new": 0.0}
+        (last, *_) = await gateway.experiments.decisions(1)
+        assert last["reason"].startswith("the fuse of 'new' has blown: ")
+
+    asyncio.run(go())
+    changed = replace(spec, bandit=BanditSpec(every=1000.0, fuse=FuseSpec(0.9)))
+    assert fingerprint(changed, {}) == fingerprint(spec, {})
 
 
 def test_a_guardrail_ends_a_bandit() -> None:

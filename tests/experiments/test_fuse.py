@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 from gateway.config.experiment_specs import FuseSpec
-from gateway.experiments.fuse import ArmPace, Fuse, FuseTripped, Stall
+from gateway.experiments.evidence import read_counts, write_counts
+from gateway.experiments.fuse import ArmPace, Fuse, FuseTripped, Stall, outcome_counts
+from gateway.observability.arms import Arms
 from tests.experiments.making import counts
 
 SPEC = FuseSpec(error_rate=0.5, min_requests=20, window=10.0)
@@ -112,3 +114,26 @@ def test_an_equal_arm_is_not_called_stuck() -> None:
             under_way[name] = left
         paces = [ArmPace(answered[name], len(under_way[name])) for name in ("arm", "control")]
         assert stall.look(paces[0], paces[1], float(second)) is None
+
+
+def test_guessed_arms_count_for_the_fuse_alone() -> None:
+    """An arm that fails while Redis is away fails sessions whose arm is a guess: they trip the fuse, and are no
+    evidence."""
+    fuse = Fuse(SPEC)
+    fuse.take("a", counts(), 0)
+    seen = counts(5, 5)
+    seen.guessed, seen.guessed_errors = 20, 15
+    fuse.take("a", seen, 1)
+    assert fuse.tripped(1) == FuseTripped(25, 20, 1.0)
+
+    arms = Arms(100)
+    for status in (200, 500, 500):
+        arms.guessed("x", "new").answered(b"1", status, 10, 0.1)
+    arms.guessed("x", "new").exposed()
+    arms.meter("x", "new").answered(b"2", 200, 10, 0.1)
+    (counted,) = arms.counted().values()
+    assert (counted.guessed, counted.guessed_errors, counted.guessed_units) == (3, 2, 1)
+    assert (sum(counted.requests), sum(counted.errors), sum(counted.units), counted.kinds) == (1, 0, 0, {})
+    assert outcome_counts(counted) == (4, 2)
+    again = read_counts(counted.key, write_counts(counted))
+    assert again == counted

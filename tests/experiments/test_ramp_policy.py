@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.experiments.fuse import FuseTripped
@@ -51,6 +53,20 @@ TABLE = [
     (RunStatus.RUNNING, 2, Exposure(5000), 60, RampVerb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
     (RunStatus.RUNNING, 3, ENOUGH, 10, RampVerb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
 ]  # fmt: skip
+
+
+def test_a_step_is_not_passed_while_a_guardrail_is_not_known() -> None:
+    """By default a ramp stays, at its last step too, until each guardrail is known to be kept; `unbreached` relaxes
+    that, and harm comes first."""
+    seen = Exposure(5000, unknown=["error_rate of 'new' is 0.01 [-0.1, 0.1] more than the control's: max is 0.02"])
+    for step in (1, 2, 3):
+        state = RunState("f", {"old": 1.0, "new": 0.0}, RunStatus.RUNNING, step, since=BEGAN)
+        action = decide(replace(RAMP, require="known"), state, seen, BEGAN + 60)
+        assert action.verb is RampVerb.WAIT
+        assert action.reason.startswith("guardrails that are not known yet (require: known): error_rate of 'new' is")
+        assert decide(RAMP, state, seen, BEGAN + 60).verb is (RampVerb.FINISH if step == 3 else RampVerb.ADVANCE)
+        breached = replace(seen, breaches=["errors are up"])
+        assert decide(replace(RAMP, require="known"), state, breached, BEGAN + 60).verb is RampVerb.ROLL_BACK
 
 
 @pytest.mark.parametrize("status, step, seen, seconds, verb, reason", TABLE)

@@ -138,3 +138,31 @@ ENERGY = [
 def test_orca_tells_the_energy(value: bytes, joules: float | None) -> None:
     """The request's own cost takes precedence over the named metric."""
     assert read_energy(value) == joules
+
+
+@pytest.mark.parametrize(
+    ("lines", "adapters"),
+    [
+        (
+            b'{max_lora="4",running_lora_adapters="sql,chat",waiting_lora_adapters="poems"} 2.0',
+            {"sql", "chat", "poems"},
+        ),
+        (b'{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 2.0', set()),
+        (  # each set of adapters is a sample of its own, and the latest counts
+            b'{running_lora_adapters="new",waiting_lora_adapters=""} 1.7e+09\n'
+            b'vllm:lora_requests_info{running_lora_adapters="old",waiting_lora_adapters=""} 1.6e+09',
+            {"new"},
+        ),
+        (b'{running_lora_adapters="' + b"a" * 300 + b',b"} 1', {"b"}),
+        (b'{running_lora_adapters="' + b",".join(b"%d" % number for number in range(999)) + b'"} 1', set("0123456789")),
+        (b'{not_running_lora_adapters="a"} 1', set()),
+        (b'{running_lora_adapters="a"} NaN', set()),
+        (b'{running_lora_adapters="a', set()),
+    ],
+)
+def test_vllm_tells_its_adapters(lines: bytes, adapters: set[str]) -> None:
+    """vLLM's gauge has the LoRA adapters of running and waiting requests in its labels."""
+    load = read_metrics(b"vllm:num_requests_running 1\nvllm:lora_requests_info" + lines + b"\n")
+    assert load is not None and load.running == 1
+    assert adapters <= load.adapters and len(load.adapters) <= 256
+    assert len(adapters) == 10 or load.adapters == adapters

@@ -484,3 +484,56 @@ def test_what_is_added_again_takes_the_place_of_the_first() -> None:
     assert known.use("a") is other and len(known) == 3
     assert known.pop("a") is other
     assert known.use("a") is None and known.pop("a") is None
+
+
+def test_a_guess_ends_when_redis_answers(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A guess replaces nothing in Redis; once Redis answers the session has the arm that is there, or else the guessed
+    one, and neither is a guess any more."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(), make()
+        known = await found(one, "known")
+        assert known.is_read
+        one.keep_arm(known, "x", "old", time.time())
+        await written()
+        for name, replaces in (("known", False), ("known", True), ("new", False)):
+            unread = other.peek(name, time.time())
+            assert not unread.is_read
+            other.keep_arm(unread, "x", "new", time.time(), replaces=replaces, is_guess=True)
+            assert not unread.has_arm("x")
+            await written()
+            read = await found(other, name)
+            assert read.has_arm("x")
+            assert read.is_read
+            assert read.arms == {"x": "old" if name == "known" else "new"}
+            other.forget(name)
+        assert server.client.hget("pointsman:1:session:{known}", "arm:x") == "old"
+
+    play(scene)
+
+
+def test_arms_are_read_by_a_store_that_waits(play: Callable[[Scene], None]) -> None:
+    """Where an experiment needs the arm, the store for arms is asked, though the other one is left alone; without need
+    it is not. What could not be read is counted, each time."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book, patient = make(), make()
+        plain, waiting = book._store, patient._store
+        assert plain is not None
+        assert waiting is not None
+        book.wait_for_arms(waiting)
+        while plain.is_available:
+            plain._failed("as this test has it")
+        now = time.time()
+        assert book.get("s", now, "x") is None
+        read: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        book.find("s", read.set_result, "x", 120.0)
+        assert (await read).is_read
+        assert (waiting.counts.calls, book.counts.unread) == (1, 0)
+        unread = book.get("t", now)
+        assert unread is not None
+        assert not unread.is_read
+        assert book.counts.unread == 1
+        assert book.get("t", now, "x") is None  # which its arm is read for, though its place is not
+
+    play(scene)

@@ -18,7 +18,7 @@ from gateway.config.engine_specs import (
     TlsSpec,
 )
 from gateway.protocol.advertised_models import AdvertisedModels
-from gateway.protocol.engine_load import Readiness
+from gateway.protocol.engine_load import Load, Readiness
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import endpoint_tls
@@ -168,6 +168,7 @@ def test_its_models_are_those_of_all_endpoints() -> None:
     it = made(3)
     assert it.models == frozenset()
     it.endpoints[0].models, it.endpoints[1].models = listing("a"), listing("a", "b")
+    it.lists_changed(it.endpoints)
     assert it.models == {"a", "b"}
 
 
@@ -306,3 +307,31 @@ def test_tls_to_engines(tmp_path: Path) -> None:
     for missing in (TlsSpec(ca="/nowhere.pem"), TlsSpec(cert=str(tmp_path / "empty.pem"))):
         with pytest.raises(OSError):
             endpoint_tls(missing, "https://a")
+
+
+@pytest.mark.parametrize("balance", [Balance.POWER_OF_TWO, Balance.LEAST_OUTSTANDING, Balance.PREFIX])
+def test_an_adapter_goes_where_it_is_loaded(balance: Balance) -> None:
+    """A server with a request of a LoRA adapter gets the next one, unless it is much busier than others; models that
+    none reports go anywhere. A reload keeps what is known."""
+    it = made(balance=balance, load=LoadSpec(source="metrics"))
+    assert (it.knows_adapters, it.is_plain) == (False, balance is not Balance.PREFIX)
+    it.observe_load(it.endpoints[1], Load(1, 0, adapters=frozenset({"sql"})))
+    for each in (it, Engine(it.spec, {endpoint.url: endpoint for endpoint in it.endpoints})):
+        assert (each.knows_adapters, each.is_plain) == (True, False)
+        each.endpoints[1].in_flight = 0
+        chosen = {each.choose(None, 0.0, model=("sql", ""), prompt=b"x" * number) for number in range(20)}
+        assert chosen == {each.endpoints[1]}
+        assert each.choose(None, 0.0, [each.endpoints[1]], model=("sql", "")) is not each.endpoints[1]
+        others = {each.choose(None, 0.0, model=("llama", ""), prompt=b"%d" % number * 300) for number in range(50)}
+        assert len(others) >= 2
+        each.endpoints[1].in_flight = 20
+        assert each.choose(None, 0.0, model=("sql", "")) is not each.endpoints[1]
+
+
+def test_a_session_stays_though_its_adapter_is_elsewhere() -> None:
+    """With `balance: session` an adapter moves nobody."""
+    it = made(balance=Balance.SESSION, load=LoadSpec(source="metrics"))
+    homes = [it.choose(f"s{number}", 0.0, model=("sql", "")) for number in range(20)]
+    it.observe_load(it.endpoints[1], Load(1, 0, adapters=frozenset({"sql"})))
+    assert [it.choose(f"s{number}", 0.0, model=("sql", "")) for number in range(20)] == homes
+    assert {it.choose(None, 0.0, model=("sql", "")) for _ in range(20)} == {it.endpoints[1]}

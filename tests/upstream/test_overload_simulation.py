@@ -87,6 +87,19 @@ def test_a_measurement_of_the_unloaded_latency_hardly_holds_requests_back():
     assert min(lowest[20:]) >= 5
 
 
+@pytest.mark.parametrize("servers", [8, 24])
+def test_the_limit_is_right_once_the_engine_is_measured(servers):
+    """It was more than twice the engine's servers, and fell by a step in each window: for a slow engine in seconds."""
+    simulation = Simulation(OverloadSpec(ConcurrencySpec(initial=3 * servers)), servers=servers, seconds=jitter(0.1))
+    limits = []
+    for _ in range(200):
+        simulation.run(0.05, 3 * servers / 0.1)
+        limits.append(simulation.gate.limits.get("http://e0", 0))
+    after = limits[limits.index(3) :]
+    after = after[next(place for place, limit in enumerate(after) if limit != 3) :]
+    assert max(after[:10]) < 1.75 * servers
+
+
 def test_an_engine_that_forms_batches_gets_enough_for_them():
     def batch_seconds(size):
         return 0.02 + 0.001 * size

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from h2.errors import ErrorCodes
 from tritonclient.grpc import service_pb2
 
 from gateway.config.engine_specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec, ModelsSpec
-from gateway.protocol.advertised_models import AdvertisedModels
+from gateway.protocol.advertised_models import AdvertisedModels, read_model_list
 from gateway.protocol.engine_load import Load, Readiness
 from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import GatewayError
@@ -402,6 +404,55 @@ def test_by_rest(script: Any, found: Readiness) -> None:
         assert await probe.check() is found
         assert engine.received[0].line == "GET /v2/health/ready HTTP/1.1"
         assert engine.received[0].value("authorization") == "Bearer secret"
+        await probe.close()
+        engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_torchserve_lists_models_at_its_management_port(scheme: str) -> None:
+    """`models: {path: ":8081/models"}`; a list of several pages is none."""
+
+    async def whole() -> None:
+        found = {"models": [{"modelName": "noop", "modelUrl": "noop.mar"}, {"modelName": "other"}]}
+        for listed, names in ((found, {"noop", "other"}), ({"nextPageToken": "2", **found}, None)):
+            management = Engine(answers_with(200, orjson.dumps(listed)))
+            await management.start()
+            models = ModelsSpec(path=f":{management.url.rpartition(':')[2]}/models?limit=100")
+            url = f"{scheme}://127.0.0.1:9"
+            probe = EndpointProbe(spec(url, protocol=TORCHSERVE, models=models), url)
+            known = await probe.models()
+            assert (known.names if known is not None else None) == names
+            assert management.received[0].line == "GET /models?limit=100 HTTP/1.1"
+            await probe.close()
+            management.stop()
+
+    run(whole())
+
+
+def test_a_list_that_stays_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long list is read beside other work, and only where it has changed."""
+    reads = []
+
+    def read(body: bytes) -> AdvertisedModels | None:
+        reads.append((len(body), threading.current_thread() is threading.main_thread()))
+        return read_model_list(body)
+
+    monkeypatch.setattr(probe_module, "read_model_list", read)
+    lists = [["llama"], ["llama"], [f"model-{number}" for number in range(9000)]]
+
+    async def whole() -> None:
+        async def script(engine: Engine, received: ReceivedRequest, reader: Any, writer: Any) -> None:
+            body = orjson.dumps({"data": [{"id": name} for name in lists[min(len(engine.received) - 1, 2)]]})
+            writer.write(b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        engine = Engine(script)
+        await engine.start()
+        probe = EndpointProbe(spec(engine.url, protocol=EngineProtocol.OPENAI), engine.url)
+        found = [await probe.models() for _ in range(5)]
+        assert [len(each.names) if each is not None else 0 for each in found] == [1, 1, 9000, 9000, 9000]
+        assert [is_main for _, is_main in reads] == [True, False]
         await probe.close()
         engine.stop()
 

@@ -46,3 +46,31 @@ def test_an_engine_without_enough_requests_is_not_tried():
     for number in range(100):
         trial.window(100, 1.0, 8.0, float(number), is_saturated=False)
     assert trial.factor == 1.0
+
+
+def test_a_trial_that_only_makes_replies_later_ends_early():
+    """By Little's law a quarter more requests at a time that take a quarter longer are no more in a second."""
+    lengths = {}
+    for knows_latency in (False, True):
+        trial, lengths[knows_latency] = ThroughputTrial(), 0
+        for number in range(200):
+            limit = 10 * trial.factor
+            latency = limit / 100.0 if knows_latency else 0.0  # the engine does a hundred in a second
+            trial.window(25, 0.25, 10.0, 0.25 * number, is_saturated=True, latency=latency)
+            lengths[knows_latency] += trial.factor != 1.0
+        assert trial.floor == 0.0
+    assert 0 < lengths[True] <= lengths[False] // 2 + 1
+
+
+def test_a_trial_of_an_engine_that_forms_batches_goes_on():
+    """Its replies are later by less than the limit is higher."""
+    trial = ThroughputTrial()
+    for number in range(100):
+        limit = max(8.0, trial.floor) * trial.factor
+        latency = 0.02 + 0.001 * limit
+        trial.window(
+            int(limit / latency), 1.0, max(8.0, trial.floor), float(number), is_saturated=True, latency=latency
+        )
+        if trial.floor > 8.0:
+            break
+    assert trial.floor > 8.0

@@ -26,7 +26,8 @@ def choose_endpoint(
     """
     engine = route_target.engine
     prompt = front.prompt() if engine.prefixes is not None else None
-    model = model_at_engine(front, route_target) if engine.by_model is not None else None
+    reads_model = engine.by_model is not None or engine.knows_adapters
+    model = model_at_engine(front, route_target) if reads_model else None
     if session is None:
         return engine.choose(None, now, tried, prompt, model)
     if route_target.sticky_endpoint or (route_target.is_sticky and type(session) is Sequence):

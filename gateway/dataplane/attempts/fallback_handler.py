@@ -41,6 +41,10 @@ _EVENTS = b"text/event-stream"
 _MAX_HELD_BYTES = 64 * 1024
 
 
+# Makes the handler of a request for one target, and the body that it takes.
+ServeOne = Callable[[Client, Request, bytes, RouteTarget, AnySession | None], tuple[Handler, bytes]]
+
+
 class FallbackHandler(InterposedHandler):
     """`serve` makes the handler of a request for one target, from what has come of the body."""
 
@@ -50,7 +54,7 @@ class FallbackHandler(InterposedHandler):
         request: Request,
         route_target: RouteTarget,
         session: AnySession | None,
-        serve: Callable[[Client, Request, bytes, RouteTarget, AnySession | None], tuple[Handler, bytes]],
+        serve: ServeOne,
     ) -> None:
         super().__init__(client)
         if request.id is None:  # all engines get the same
@@ -69,8 +73,13 @@ class FallbackHandler(InterposedHandler):
         self._held: list[Callable[[], None]] | None = None  # an error reply, until it is whole
         self._held_status = 0
         self._is_stream_held = False
-        self._text = BoundedCopy(_MAX_HELD_BYTES)  # of that
+        self._text: BoundedCopy | None = None  # of that
         self._handler = None
+
+    def take_over(self, handler: Handler, body: bytes) -> None:
+        """Stand between the client and a handler that has got this whole body, and has not begun to answer."""
+        self._keep(body, True)
+        self._handler = handler
 
     @property
     def begun(self) -> bool:
@@ -187,7 +196,7 @@ class FallbackHandler(InterposedHandler):
         return False
 
     def _hold(self, write: Callable[[], None], data: bytes) -> None:
-        assert self._held is not None
+        assert self._held is not None and self._text is not None
         self._held.append(write)
         self._text.add(data)
         if not self._text.is_whole:
@@ -195,7 +204,7 @@ class FallbackHandler(InterposedHandler):
 
     def _end(self, write: Callable[[], None]) -> None:
         """The reply has ended."""
-        if self._held is not None:
+        if self._held is not None and self._text is not None:
             reasons = self._reasons_of_reply(self._held_status, b"".join(self._text.pieces))
             # An arm's stream counts as answered, and is a failure though its status be 5xx
             if self._falls_back(reasons, 400 if self._is_stream_held else self._held_status):

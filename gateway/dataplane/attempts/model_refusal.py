@@ -2,7 +2,8 @@
 
 Sources: Triton's model_repository_manager.cc ("Request for unknown model"), vLLM's serving.py (404, "The model `m` does
 not exist."), Ollama's routes.go, OpenAI's error codes (`model_not_found`), MLServer's and KServe's errors, TF Serving's
-"Servable not found for request", TorchServe's ModelNotFoundException.
+"Servable not found for request" and, for a model's state, "Could not find any versions of model", TorchServe's
+ModelNotFoundException.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _OF_TRITON = re.compile(rb'\s*(?:\{\s*"error"\s*:\s*")?Request for unknown model
 # A 404 is about the model where its text begins so: further on it may repeat what the client wrote.
 _BEGINNING = re.compile(
     rb'(?:\A|"(?:message|error|detail|msg)" ?: ?")\s{0,8}(?:the |requested )?'
-    rb"(?:(request for unknown model|unknown model|servable not found)|model\b)"
+    rb"(?:(request for unknown model|unknown model|servable not found"
+    rb"|could not find (?:any versions|version \d{1,20}) of model)|model\b)"
     rb'|"(?:code|type)" ?: ?"(model_not_found)"',
     re.IGNORECASE,
 )
@@ -69,7 +71,7 @@ def learn_refusal(attempts: UpstreamAttempts[Any], status: int, text: bytes) -> 
     now = monotonic()
     if not engine.learn_lack(model, endpoint, now):
         return False
-    if endpoint.models is not None and endpoint.models.serves(model) and engine.may_read_lists(now):
+    if endpoint.models is not None and endpoint.models.serves(model) and engine.is_due("lists", now):
         attempts.lists_are_old([endpoint])
     return True
 

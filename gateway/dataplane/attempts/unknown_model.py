@@ -33,11 +33,12 @@ def no_endpoint(
     error, named = engine.no_endpoint(model, now), front.model()
     if error.kind is not ErrorKind.NOT_FOUND or named is None:
         return error
-    if engine.may_read_lists(now):  # the model may have been loaded since
+    if engine.is_due("lists", now):  # the model may have been loaded since
         lists_are_old(engine.endpoints)
     text = f"Request for unknown model: '{named[0]}' is not found"
     known = front.facts()
-    if known is not None and route_target.reply_fields and route_target.spec.model is None:
+    may_know = known is not None and route_target.is_named and route_target.spec.model is None
+    if known is not None and may_know and engine.is_due("near names", now):
         snapshot, facts = known
         near = [
             name

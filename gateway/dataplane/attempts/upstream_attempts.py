@@ -143,7 +143,7 @@ class UpstreamAttempts(Generic[Carrier]):
         if timing is None:
             return []
         sent_at = attempt.sent_at if attempt is not None else 0.0
-        return [timing.field(self.waited, sent_at, now, self.url if self.route_target.reply_lines else "")]
+        return [timing.field(self.waited, sent_at, now, self.url if self.route_target.is_named else "")]
 
     # Attempts
 
@@ -222,7 +222,8 @@ class UpstreamAttempts(Generic[Carrier]):
     ) -> None:
         """The reply is whole: end the request and count it. `is_good`: the reply speaks well of the endpoint."""
         if self._slot is not None:
-            self.clear_deadline()
+            self._slot.discard(self)
+            self._slot = None
         self._close(is_good)
         self.route_target.engine.budget.requests += 1
         series, started_at = attempt.series, self.started_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from types import EllipsisType
 
 from gateway.config.settings import Settings
@@ -42,6 +42,7 @@ from gateway.protocol.sequence import AnySession, read_name, read_text, session_
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
+from gateway.sessions.client_pin import ClientPin, pins_in
 from gateway.upstream.engine import Engine
 from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
@@ -69,10 +70,10 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"user-agent",
 }
 _INFERENCES = ("ModelInfer", "ModelStreamInfer")
-# Lengths of values, and orders of names, that are remembered
-_LONGEST_VALUE = 1024
+# Orders of names that are remembered, and their templates
 _MAX_LAYOUTS = 1024
 _MAX_LAYOUT_BYTES = 1024  # of their names
+_MAX_TEMPLATES = 4096
 # What a decision takes that is remembered by the names of a message.
 _DECISION_BYTES = 1024
 
@@ -193,6 +194,10 @@ class CallPlan:
         return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
     def target(self, route_target: RouteTarget) -> CallTarget:
+        if route_target.pin_fields:  # of one call
+            pinned = CallTarget(self.path, self.passing, route_target)
+            pinned.heads = self.target(route_target.origin).heads
+            return pinned
         target = self._targets.get(id(route_target))
         if target is None:
             target = self._targets[id(route_target)] = CallTarget(self.path, self.passing, route_target)
@@ -214,21 +219,6 @@ class _Prefixes(NameCache[bytes | None]):
 _prefixes = _Prefixes()
 
 
-class _Sizes(dict[int, bytes]):
-    """What stands between the name and the value of a literal: the value's length."""
-
-    __slots__ = ()
-
-    def __missing__(self, size: int) -> bytes:
-        found = with_value(b"", bytes(size))[: -size or None]
-        if size <= _LONGEST_VALUE:
-            self[size] = found
-        return found
-
-
-_size_of = _Sizes().__getitem__
-
-
 def _passed_on(own: list[Field]) -> bytes:
     """The fields of one call as they go on, encoded."""
     pieces: list[bytes] = []
@@ -245,11 +235,13 @@ class CallHead:
     that stood around values, and `passing` the same as they go on, encoded. `id` is None where the client sent none;
     `timeout` is in seconds, None where the client sets none."""
 
-    __slots__ = ("_session", "_units", "error", "id", "own", "passing", "plan", "sent", "timeout")
+    __slots__ = ("_block", "_own", "_sent", "_session", "_units", "error", "id", "passing", "plan", "timeout")
 
     def __init__(self, plan: CallPlan, own: list[Field]) -> None:
         self.plan = plan
-        self.own = self.sent = own
+        self._own: list[Field] = own
+        self._block: Block | None = None  # has more of them
+        self._sent: list[Field] | None = None  # where they differ from `own`
         self.id = plan.request_id
         self.timeout: float | None = None
         self._session: str | EllipsisType | None = ...
@@ -274,6 +266,17 @@ class CallHead:
         self.passing = _passed_on(own)
 
     @property
+    def own(self) -> list[Field]:
+        if self._block is not None:  # few calls have all of their fields read
+            self._own = self._own + self._block.own
+            self._block = None
+        return self._own
+
+    @property
+    def sent(self) -> list[Field]:
+        return self.own if self._sent is None else self._sent
+
+    @property
     def session(self) -> str | None:
         """The session that the fields name; only read where rules need it."""
         session = self._session
@@ -293,9 +296,18 @@ class CallHead:
             units = self._units = units_of(plan.snapshot, self.own, plan.shared) if plan.snapshot.unit_fields else None
         return units
 
+    @property
+    def pins(self) -> list[bytes]:
+        """What its client has been told of the arms of its session."""
+        return pins_in(chain(self.own, self.plan.shared))
+
+    def pin_fields(self, pin: ClientPin) -> list[Field]:
+        """The fields of the reply that tell its client."""
+        return [pin.field]
+
     def use_sent(self, sent: list[Field]) -> None:
         """Pass the call's own fields on as these: `own` with the blanks that stood around values."""
-        self.sent = sent
+        self._sent = sent
         self.passing = _passed_on(sent)
 
     def passing_to(self, engine: Engine) -> bytes:
@@ -325,10 +337,14 @@ class CallHead:
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
+# How calls' own fields go on, encoded, by their layout and the lengths of their values, which have a place each.
+Templates = dict[tuple["OwnLayout", tuple[int, ...]], bytes]
+
+
 class OwnLayout:
     """What follows from the names alone of a call's own fields, in their order, under one snapshot of the rules."""
 
-    __slots__ = ("_deciding", "_id_at", "_is_known", "_is_plain", "_kept", "_of_passed", "_prefixes", "_timeout_at")
+    __slots__ = ("_deciding", "_id_at", "_is_known", "_is_plain", "_kept", "_prefixes", "_timeout_at")
 
     def __init__(self, names: Sequence[bytes], kinds: FieldKinds, snapshot: Snapshot) -> None:
         found = [kinds[name] for name in names]
@@ -340,33 +356,48 @@ class OwnLayout:
         deciding = [name for name in names if name in snapshot.deciding_fields]
         self._deciding = frozenset(deciding)
         self._is_plain = all(self._kept) and len(deciding) == len(self._deciding)
-        prefixes = [_prefixes[name] for name in names]
-        self._prefixes = [prefix for prefix in prefixes if prefix is not None]
-        self._of_passed = [prefix is not None for prefix in prefixes]
+        self._prefixes = [_prefixes[name] for name in names]
 
-    def head(self, before: CallHead, own: list[Field]) -> CallHead | None:
-        """The head of a call that has these fields beside those of an earlier one."""
+    def head(self, before: CallHead, block: Block, templates: Templates) -> CallHead | None:
+        """The head of a call that has the block's own fields beside those of an earlier one. `templates` are those of
+        all layouts."""
         if not self._is_known:
             return None
-        plan = before.plan
-        if not self._is_plain or (before.own and any(name in self._deciding for name, _ in before.own)):
-            return CallHead(plan, before.own + list(compress(own, self._kept)))
+        plan, own = before.plan, before.own
+        if not self._is_plain or (own and any(name in self._deciding for name, _ in own)):
+            return CallHead(plan, own + list(compress(block.own, self._kept)))
+        values = block.own_values
         timeout = before.timeout
         if self._timeout_at is not None:
-            timeout = read_timeout(own[self._timeout_at][1])
+            timeout = read_timeout(values[self._timeout_at])
             if timeout is None:
-                return CallHead(plan, before.own + own)
+                return CallHead(plan, own + block.own)
         head = CallHead.__new__(CallHead)
         head.plan = plan
-        head.own = head.sent = before.own + own
-        head.id = own[self._id_at][1] if self._id_at is not None else before.id
+        head._own = own
+        head._block = block
+        head._sent = None
+        head.id = values[self._id_at] if self._id_at is not None else before.id
         head.timeout = timeout
         head._session = head._units = ...
         head.error = before.error
-        values = [field[1] for field in compress(own, self._of_passed)]
-        sizes = map(_size_of, map(len, values))
-        head.passing = before.passing + b"".join(chain.from_iterable(zip(self._prefixes, sizes, values)))  # noqa: B905
+        sizes = tuple(map(len, values))  # ids, traces and keys have one length each: few combinations come again
+        template = templates.get((self, sizes)) or self._template(sizes, templates)
+        head.passing = before.passing + template % values
         return head
+
+    def _template(self, sizes: tuple[int, ...], templates: Templates) -> bytes:
+        pieces: list[bytes] = []
+        for prefix, size in zip(self._prefixes, sizes, strict=True):
+            if prefix is None:
+                pieces.append(b"%.0b")  # nothing of a value that is written for each hop
+            else:
+                name_and_size = with_value(prefix, bytes(size))[: -size or None]
+                pieces.append(name_and_size.replace(b"%", b"%%") + b"%b")
+        if len(templates) >= _MAX_TEMPLATES:
+            templates.clear()
+        template = templates[self, sizes] = b"".join(pieces)
+        return template
 
 
 def _last(names: Sequence[bytes], name: bytes) -> int | None:
@@ -383,6 +414,7 @@ class CallReader:
         self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
         self._snapshot = snapshot
         self._layouts: dict[tuple[bytes, ...], OwnLayout] = {}
+        self._templates: Templates = {}
         new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
         self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
 
@@ -433,5 +465,6 @@ class CallReader:
             if sum(map(len, names)) <= _MAX_LAYOUT_BYTES:
                 if len(self._layouts) >= _MAX_LAYOUTS:
                     self._layouts.clear()
+                    self._templates.clear()
                 self._layouts[names] = layout
-        return layout.head(head, block.own)
+        return layout.head(head, block, self._templates)

@@ -110,6 +110,7 @@ class DataPlane:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
+        self.arm_store: BoundedRedis | None = None  # the same Redis, for arms of sessions, once rules have such
         self.event_bus = event_bus
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = TimerWheel(self.loop)
@@ -159,7 +160,7 @@ class DataPlane:
         # While rules are compiled: their snapshot, once it takes over changes, too, and the loads reported till then
         self._next: Snapshot | None = None
         self._loads: dict[Key, Load | None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._use(run_now(self._compile(rules, number, None)))
         self.new_request_id: Callable[[], bytes] = random_ids().__next__
         self.swept_at = monotonic()  # the last time
@@ -209,10 +210,10 @@ class DataPlane:
         elif not await self.by_control_memory():
             raise GatewayError(ErrorKind.OVERLOADED, "the control process does not answer: try again")
 
-    async def models_changed(self, keys: Collection[Key]) -> None:
-        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after."""
-        if self.by_control_models is not None and keys:
-            await self.by_control_models(keys)
+    async def models_changed(self, keys: Collection[Key]) -> bool:
+        """Other models may be at these endpoints, by engine and URL: return once the workers know, or soon after.
+        Whether there is somebody to read their lists."""
+        return self.by_control_models is not None and (not keys or await self.by_control_models(keys))
 
     def look_at_models(self, keys: Collection[Key]) -> None:
         """The same, in the background."""
@@ -230,6 +231,7 @@ class DataPlane:
 
     def _use(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._wait_for_arms(snapshot.arm_wait)
         self._judged_at = 0.0
         snapshot.renames_regions = self._renames_regions
         self._use_readers()
@@ -240,6 +242,23 @@ class DataPlane:
         self.request_log.use_parameters(snapshot.parameters_used)
         if snapshot.is_mirrored:
             self.tap.open()
+
+    def _wait_for_arms(self, seconds: float) -> None:
+        """Have requests of sessions wait so long for their arms in Redis, where others wait less: by a store of its
+        own, whose connections and breaker are apart from those of all else."""
+        store = self.store
+        if store is None or seconds <= store.deadline:
+            self.affinity.book.wait_for_arms(None)
+        elif self.arm_store is None:
+            self.arm_store = type(store)(store.address, deadline=seconds, is_quiet=True, limit="lookup_timeout")
+            self.arm_store.on_return(self.affinity.book.forget_all)
+            self.affinity.book.wait_for_arms(self.arm_store)
+            opening = self.loop.create_task(self.arm_store.open())
+            self._tasks.add(opening)
+            opening.add_done_callback(self._tasks.discard)
+        else:
+            self.arm_store.deadline = seconds
+            self.affinity.book.wait_for_arms(self.arm_store)
 
     def _use_readers(self) -> None:
         """Read heads by the snapshot in force."""
@@ -267,7 +286,7 @@ class DataPlane:
             engine.set_drained(self._drained)
             for endpoint in engine.endpoints:
                 if endpoint.load is None and (load := loads.get((engine.name, endpoint.url))) is not None:
-                    endpoint.observe_load(load)
+                    engine.observe_load(endpoint, load)
             yield
         snapshot.set_weights(self._weights, self._runs)
         return snapshot
@@ -329,7 +348,7 @@ class DataPlane:
                     listing.setdefault(engine, []).append(endpoint)
                 engine.observe(endpoint, self._health.get(key), now)
                 if key in loads:
-                    endpoint.observe_load(loads[key])
+                    engine.observe_load(endpoint, loads[key])
             for engine, endpoints in listing.items():
                 engine.lists_changed(endpoints)
 

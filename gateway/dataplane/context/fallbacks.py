@@ -70,4 +70,7 @@ def takes_requests(engine: Engine, now: float, model: ModelName | None = None) -
     """Whether some endpoint, of those that serve the model, is ready, not drained, and not failing; or the engine
     refuses the model."""
     serving = engine.serving(model, now)
-    return (not serving and model is not None) or any(engine.is_able(endpoint, now) for endpoint in serving)
+    for endpoint in serving:
+        if endpoint.takes_new and (endpoint.breaker.is_spotless or endpoint.breaker.allows(now)):
+            return True
+    return not serving and model is not None

@@ -55,9 +55,11 @@ class FeedbackCollector:
             if rating.session is None:
                 return self.take(rating) or await self._query_others(rating)
             if rating.tenant is None:
-                return self._count_session(rating, rating.session, await self._known(rating.session), snapshot)
+                return self._count_session(
+                    rating, rating.session, await self._known(rating.session, rating, snapshot.arm_wait), snapshot
+                )
             session = TenantSession(rating.session, rating.tenant)
-            known = await self._known(session)
+            known = await self._known(session, rating, snapshot.arm_wait)
             if not _has_arm(known, rating) and not await self._is_known_elsewhere(rating):
                 return False
             return self._count_session(rating, session, known, snapshot)
@@ -100,12 +102,14 @@ class FeedbackCollector:
             raise GatewayError(ErrorKind.BAD_REQUEST, text)
         for name, arm in found.items():
             bucket = crc32(encoded(session)) % NUM_BUCKETS
-            self._arms.meter(name, arm).of_bucket(bucket).rated(rating.name, rating.value, rating.label)
+            is_guess = not known.is_read and not known.has_arm(name)
+            meter = self._arms.guessed(name, arm) if is_guess else self._arms.meter(name, arm)
+            meter.of_bucket(bucket).rated(rating.name, rating.value, rating.label)
         return bool(found)
 
-    async def _known(self, session: str) -> Session:
-        """What is known of a session, by Redis where it is not known here."""
-        return await self._book.load(name_of(session))
+    async def _known(self, session: str, rating: Rating, wait: float) -> Session:
+        """What is known of a session, by Redis where it is not known here, which may take `wait` seconds."""
+        return await self._book.load(name_of(session), rating.experiment, wait)
 
     async def _is_known_elsewhere(self, rating: Rating) -> bool:
         """Whether another worker has had a request of a tenant's session that neither this one nor Redis knows."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from copy import copy
 from enum import Enum
 from functools import partial
+from itertools import chain
 from time import monotonic
 from types import EllipsisType
 
@@ -25,6 +26,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.restricted_apis import FETCH_SITE, ORIGIN
 from gateway.protocol.sequence import read_text
 from gateway.protocol.trace_context import TRACEPARENT
+from gateway.sessions.client_pin import PIN_FIELD, ClientPin, pins_in
 from gateway.wire.http1.head import HOP_BY_HOP, Field, RequestHead, head_of_lines, read_length, read_request_head
 from gateway.wire.memo import Memo, NameCache
 
@@ -84,8 +86,10 @@ class FieldKinds(NameCache[FieldKind]):
         self._few_differ_in = few_differ_in
         self._own = own
         self._of_clients = frozenset({snapshot.session_field, *snapshot.unit_fields, *snapshot.limit_fields})
-        if snapshot.session_cookie:
+        if snapshot.session_cookie or snapshot.pins_sessions:
             self._of_clients |= {b"cookie"}
+        if snapshot.pins_sessions:
+            self._of_clients |= {PIN_FIELD}
         self._of_rules = {name.encode() for name in snapshot.headers_used} | snapshot.own_fields
         self._identity_fields = snapshot.identification.fields if snapshot.identification is not None else ()
         self._trusts_forwarded = settings.trust_forwarded
@@ -196,6 +200,15 @@ class Request:
             snapshot = plan.snapshot
             units = self._units = units_of(snapshot, self._own, plan.head.fields) if snapshot.unit_fields else None
         return units
+
+    @property
+    def pins(self) -> list[bytes]:
+        """What its client has been told of the arms of its session."""
+        return pins_in(chain(self._own, self.plan.head.fields))
+
+    def pin_fields(self, pin: ClientPin) -> list[Field]:
+        """The fields of the reply that tell its client: for those with a jar of cookies, and for those without."""
+        return [pin.cookie, pin.field]
 
     @classmethod
     def of_fields(cls, plan: PreparedHead, fields: list[Field]) -> Request:

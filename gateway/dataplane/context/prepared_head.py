@@ -84,6 +84,7 @@ class PreparedHead:
         "_trust_forwarded",
         "api",
         "arm_selector",
+        "attended_target",
         "call",
         "calls",
         "direct_target",
@@ -152,6 +153,7 @@ class PreparedHead:
         self.hook_facts: dict[object, object] = {}  # what hooks see of all requests with this head, by target
         self.route_target: RouteTarget | None = None
         self.direct_target: RouteTarget | None = None  # the same where all requests go to its engine as they are
+        self.attended_target: RouteTarget | None = None  # the same of one with hedging or fallbacks
         self.opening = b""
         self.passes = False  # whether the target's engine takes it as it is, whatever the body
         self.passes_if_kept = False  # the same of requests whose session does not have another target
@@ -285,7 +287,7 @@ class PreparedHead:
         prepared._named = prepared._by_name(fields)
         prepared._read_request_fields()
         prepared.length_line = b""
-        prepared.route_target = prepared.direct_target = prepared.arm_selector = None
+        prepared.route_target = prepared.direct_target = prepared.attended_target = prepared.arm_selector = None
         prepared.passes = prepared.passes_if_kept = False
         return prepared
 
@@ -293,7 +295,7 @@ class PreparedHead:
         """The same for a caller who gets this error instead of a reply."""
         prepared = self.uncached_copy()
         prepared.error = error
-        prepared.route_target = prepared.direct_target = prepared.arm_selector = None
+        prepared.route_target = prepared.direct_target = prepared.attended_target = prepared.arm_selector = None
         prepared.passes = prepared.passes_if_kept = False
         return prepared
 
@@ -364,10 +366,13 @@ class PreparedHead:
             self.opening = self.opening_for(self.route_target)
             self.lines = self.lines_for(self.route_target.engine)
             self.passes_if_kept = self.route_target.passes(self.call)
-            self.passes = self.passes_if_kept and not self.route_target.is_sticky and self.route_target.shadow is None
-            self.passes = self.passes and not self.may_name_region
-            if self.passes and not self.is_fleet and not self.route_target.needs_session:
-                self.direct_target = self.route_target
+            is_simple = not (self.route_target.is_sticky or self.route_target.shadow or self.may_name_region)
+            self.passes = self.passes_if_kept and is_simple
+            if is_simple and not self.is_fleet and not self.route_target.needs_session:
+                if self.passes:
+                    self.direct_target = self.route_target
+                elif self.route_target.passes_at_first(self.call) and self.call.api in (None, *OF_V2):
+                    self.attended_target = self.route_target
 
 
 def check_size(route_target: RouteTarget, size: int) -> None:

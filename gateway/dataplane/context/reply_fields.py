@@ -26,6 +26,11 @@ def decision_fields(target: Target) -> list[Field]:
     return [(name, value.encode("latin-1", "replace")) for name, value in named.items() if value]
 
 
+def lines_of(fields: list[Field]) -> bytes:
+    """The fields as lines of HTTP/1.1."""
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
 def reason_fields(error: GatewayError) -> list[Field]:
     """The fields by which programs recognise a failure: its kind, and what the error adds."""
     return [(b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]

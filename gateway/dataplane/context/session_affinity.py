@@ -8,7 +8,9 @@ last.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from math import inf
 from time import time
+from typing import Protocol
 
 from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.advertised_models import ModelName
@@ -16,11 +18,25 @@ from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, Sequence, name_of
 from gateway.routing.assignment import settled_token
+from gateway.sessions.client_pin import ClientPin, Pinned, PinSeal
 from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.wire.http1.head import Field
+
+# Clients are told the arm of their session again when what they have has lived for this part of its life.
+_RENEWED_AFTER = 1 / 3
+
+
+class PinCarrier(Protocol):
+    """The head of a request, as its client shows what it has been told of its session's arms, and is told."""
+
+    @property
+    def pins(self) -> list[bytes]: ...
+
+    def pin_fields(self, pin: ClientPin) -> list[Field]: ...
 
 
 class SequenceDisplacedError(GatewayError):
@@ -45,10 +61,13 @@ class SessionAffinity:
     def __init__(self, book: SessionCache, inputs: SequenceLog) -> None:
         self.book = book
         self.inputs = inputs
+        self.seal: PinSeal | None = None  # of what clients keep
 
-    def lookup_cached(self, route_target: RouteTarget, session: AnySession) -> RouteTarget | None:
+    def lookup_cached(
+        self, route_target: RouteTarget, session: AnySession, head: PinCarrier, *, sets_pin: bool = True
+    ) -> RouteTarget | None:
         """The target of a session's request: its arm's; `route_target` is that of the rules. None where Redis must be
-        queried first: `find`."""
+        queried first: `find`. `sets_pin`: the reply may tell the client its arm."""
         if isinstance(session, Sequence):
             name, replay = session.name, route_target.replay
             if replay is not None and session.step is None and not self.inputs.number_at_once(session, replay):
@@ -56,8 +75,8 @@ class SessionAffinity:
         else:
             name = session if type(session) is str else name_of(session)
         now = time()
-        found = self.book.get(name, now)
-        return None if found is None else self._arm_target(route_target, found, now)
+        found = self.book.get(name, now, route_target.arm_experiment)
+        return None if found is None else self._arm_target(route_target, found, now, session, head, sets_pin)
 
     def routed(self, selector: object, session: str) -> RouteTarget | None:
         """The cached target of a session's requests under this arm selector; None where `lookup_cached` must find it,
@@ -72,21 +91,35 @@ class SessionAffinity:
         return route_target
 
     def route(self, selector: object, session: str, route_target: RouteTarget) -> None:
-        """Cache the target of a session's requests, as long as its arms stay."""
-        self.book.peek(session, time()).routed = (selector, route_target)
+        """Cache the target of a session's requests, as long as its arms stay; not that of a guess."""
+        known = self.book.peek(session, time())
+        if not known.guessed:
+            if route_target.pin_fields:
+                route_target = route_target.for_bucket(route_target.bucket)
+            known.routed = (selector, route_target)
 
-    def find(self, route_target: RouteTarget, session: AnySession, found: Callable[[RouteTarget], None]) -> None:
+    def find(
+        self,
+        route_target: RouteTarget,
+        session: AnySession,
+        found: Callable[[RouteTarget], None],
+        head: PinCarrier,
+        *,
+        sets_pin: bool = True,
+    ) -> None:
         """Look a session up in Redis; `found` gets its target in a later turn of the event loop."""
         name = name_of(session)
 
         def go_on() -> None:
             now = time()
-            found(self._arm_target(route_target, self.book.peek(name, now), now))
+            found(self._arm_target(route_target, self.book.peek(name, now), now, session, head, sets_pin))
 
         if route_target.replay is not None and isinstance(session, Sequence) and session.step is None:
             self.inputs.number(session, route_target.replay, go_on)
         else:
-            self.book.find(name, lambda known: go_on())
+            split = route_target.split if route_target.arm_experiment is not None else None
+            wait = split.spec.lookup_timeout if split is not None else 0.0
+            self.book.find(name, lambda known: go_on(), route_target.arm_experiment, wait)
 
     def choose(
         self,
@@ -138,37 +171,116 @@ class SessionAffinity:
         if not sequence.starts:  # else there was nothing to replay
             self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
 
-    def _arm_target(self, route_target: RouteTarget, session: Session, now: float) -> RouteTarget:
-        """The target of the arm that a session has, if that may still take any."""
-        spec = route_target.spec
-        if not spec.sticky_endpoint and not session.is_sequence:
+    def _arm_target(
+        self,
+        route_target: RouteTarget,
+        session: Session,
+        now: float,
+        named: AnySession,
+        head: PinCarrier,
+        sets_pin: bool,
+    ) -> RouteTarget:
+        """The target of the arm that a session has, if that may still take any; `named` is what its request says."""
+        if not route_target.sticky_endpoint and not session.is_sequence:
             self.book.count(session, now)  # `choose` does not follow
-        if not spec.sticky_arm:
+        experiment = route_target.arm_experiment
+        if experiment is None:
             return route_target
-        assert spec.experiment is not None and spec.arm is not None and route_target.split is not None
-        text, own = session.arms.get(spec.experiment), route_target.split.arm_tokens[spec.arm]
-        if text == own:
+        assert route_target.split is not None and route_target.spec.arm is not None
+        own = route_target.split.arm_tokens[route_target.spec.arm]
+        if session.settled_until > now and session.settled_for == experiment:  # nearly always
+            token = session.arms[experiment]
+            if token == own:
+                return route_target
+            assigned = route_target.arms.get(token)
+            if assigned is not None:
+                return assigned.for_bucket(route_target.bucket)
+        return self._settled(route_target, session, now, named, head, sets_pin, own)
+
+    def _settled(
+        self,
+        route_target: RouteTarget,
+        session: Session,
+        now: float,
+        named: AnySession,
+        head: PinCarrier,
+        sets_pin: bool,
+        own: str,
+    ) -> RouteTarget:
+        """The same for a session of which something has to be done; `own` is what it keeps of the assigned arm.
+
+        1. the arm that is known here; 2. that which the client shows; 3. the one that the rules assign, which is a
+        guess where Redis has not said whether there is another.
+        """
+        experiment, split = route_target.arm_experiment, route_target.split
+        assert experiment is not None and split is not None
+        token = session.arms.get(experiment)
+        seal = self.seal if split.spec.pin == "client" and not session.is_sequence else None
+        is_guess = session.guessed is not None and experiment in session.guessed
+        if token is not None and not is_guess and (settled := settled_token(token)) != token:
+            arm_target = route_target if settled == own else route_target.arms.get(settled)
+            if arm_target is not None:
+                self._first_request(arm_target.for_bucket(route_target.bucket), session, experiment, token, now)
+                token = settled
+        if token is None or is_guess or (token != own and token not in route_target.arms):
+            shown = self._shown(route_target, session, now, head, seal)
+            if shown is not None:
+                replaces = token not in (None, shown)
+                self.book.keep_arm(session, experiment, shown, now, replaces=replaces)
+                token, is_guess = shown, False
+            elif not is_guess or token not in route_target.arms:
+                is_guess = not session.is_read and not (isinstance(named, Sequence) and named.starts)
+                chosen = route_target.guessed if is_guess else route_target
+                if token is None and chosen.meter is not None:
+                    chosen.meter.exposed()
+                self.book.keep_arm(session, experiment, own, now, replaces=token is not None, is_guess=is_guess)
+                token = own
+        if token != own:
+            route_target = route_target.arms[token].for_bucket(route_target.bucket)
+        if is_guess:
+            return route_target.guessed
+        if seal is None:
+            session.settled_for, session.settled_until = experiment, inf
             return route_target
-        if text is not None and (token := settled_token(text)) != text:
-            reserved = route_target if token == own else route_target.arms.get(token)
-            if reserved is not None:
-                return self._first_request(reserved.for_bucket(route_target.bucket), session, text, now)
-        assigned = route_target.arms.get(text) if text is not None else None
-        if assigned is not None:
-            return assigned.for_bucket(route_target.bucket)
-        if text is None and route_target.meter is not None:
-            route_target.meter.exposed()
-        self.book.keep_arm(session, spec.experiment, own, now, replaces=text is not None)
+        return self._with_pin(route_target, session, token, now, head, seal) if sets_pin else route_target
+
+    def _shown(
+        self, route_target: RouteTarget, session: Session, now: float, head: PinCarrier, seal: PinSeal | None
+    ) -> str | None:
+        """What a session keeps of its arm, as its client shows it; None where it shows nothing that is valid."""
+        experiment = route_target.spec.experiment
+        if seal is None or experiment is None or not (pins := head.pins):
+            return None
+        shown = seal.read(pins, experiment, session.name, route_target.arms, now, self.book.ttl_seconds)
+        if shown is None:
+            return None
+        session.pinned = {**(session.pinned or {}), experiment: shown}
+        return shown.token
+
+    def _with_pin(
+        self, route_target: RouteTarget, session: Session, token: str, now: float, head: PinCarrier, seal: PinSeal
+    ) -> RouteTarget:
+        """The same, whose reply tells the client its arm: once, and again before the client forgets it."""
+        experiment = route_target.spec.experiment
+        assert experiment is not None
+        sent, life = (session.pinned or {}).get(experiment), self.book.ttl_seconds
+        if sent is None or sent.token != token or now - sent.issued >= _RENEWED_AFTER * life:
+            pin = seal.write(experiment, session.name, token, now, life)
+            sent = Pinned(token, int(now))
+            session.pinned = {**(session.pinned or {}), experiment: sent}
+            route_target = route_target.pinned(head.pin_fields(pin))
+        session.settled_for, session.settled_until = experiment, sent.issued + _RENEWED_AFTER * life
         return route_target
 
-    def _first_request(self, route_target: RouteTarget, session: Session, text: str, now: float) -> RouteTarget:
-        """The target of a session whose arm an application was told before: from now on it is exposed to it."""
-        experiment, split = route_target.spec.experiment, route_target.split
-        assert experiment is not None and split is not None
-        if route_target.meter is not None and split.is_reserved_now(text):
+    def _first_request(
+        self, route_target: RouteTarget, session: Session, experiment: str, reserved: str, now: float
+    ) -> None:
+        """A session whose arm an application was told before is exposed to it from now on; `route_target` is the arm's,
+        `reserved` what the session has kept of it."""
+        assert route_target.split is not None
+        if route_target.meter is not None and route_target.split.is_reserved_now(reserved):
             route_target.meter.exposed()
-        self.book.settle_arm(session, experiment, settled_token(text), now)
-        return route_target
+        self.book.settle_arm(session, experiment, settled_token(reserved), now)
 
     def _for_session(
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint], model: ModelName | None

@@ -20,7 +20,7 @@ from gateway.config.specs import RulesSpec
 from gateway.dataplane.context.fallbacks import Fallbacks
 from gateway.dataplane.context.identification import Identification
 from gateway.dataplane.context.priority_classes import PriorityClasses
-from gateway.dataplane.context.reply_fields import decision_fields
+from gateway.dataplane.context.reply_fields import decision_fields, lines_of
 from gateway.limits.budget import Budget
 from gateway.limits.limit import Limit
 from gateway.limits.limits_of_routes import LimitsOfRoutes
@@ -44,6 +44,7 @@ from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.engine_admission import admission_of_engine
 from gateway.upstream.hedging_policy import hedging_of_engine
+from gateway.wire.http1.head import Field
 
 if TYPE_CHECKING:
     from gateway.hooks.chain import HookChain
@@ -71,9 +72,11 @@ class RouteTarget:
 
     __slots__ = (
         "_bucket_targets",
+        "_guessed",
         "_metrics",
         "_series",
         "_unmeasured",
+        "arm_experiment",
         "arms",
         "bucket",
         "budgets",
@@ -82,6 +85,7 @@ class RouteTarget:
         "hedged",
         "hooks",
         "is_limited",
+        "is_named",
         "is_plain",
         "is_sticky",
         "key",
@@ -89,6 +93,7 @@ class RouteTarget:
         "meter",
         "needs_session",
         "parent",
+        "pin_fields",
         "replay",
         "reply_fields",
         "reply_lines",
@@ -112,6 +117,7 @@ class RouteTarget:
         self.spec = target
         self.is_sticky = target.is_sticky
         self.sticky_endpoint = target.sticky_endpoint
+        self.arm_experiment = target.experiment if target.sticky_arm else None  # in which a session keeps its arm
         self.needs_session = target.needs_session
         self.replay = target.replay
         self.arms: dict[str, RouteTarget] = {}  # of the same route, those that may take requests, by what sessions keep
@@ -127,8 +133,10 @@ class RouteTarget:
         self.fallbacks: Fallbacks[RouteTarget] | None = None
         self.is_plain = engine.hedging is None  # and it has neither fallbacks nor a shadow
         self.hedged: dict[object, RouteTarget] = {}  # the same of requests that were hedged: see `hedged_targets`
+        self.is_named = name_decision  # clients may read the names of routes, engines and endpoints
         self.reply_fields = decision_fields(target) if name_decision else []
-        self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
+        self.reply_lines = lines_of(self.reply_fields)
+        self.pin_fields: list[Field] = []  # of the reply to one request, which tell its client its arm: see `pinned`
         self._metrics = metrics
         self._series: dict[Endpoint | None, RequestSeries] = {}
         self.key = object()
@@ -139,15 +147,18 @@ class RouteTarget:
             self.meter = metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
         self._bucket_targets: list[RouteTarget] = []
         self._unmeasured: RouteTarget | None = None
+        self._guessed: RouteTarget | None = None
 
     def passes(self, call: ApiCall) -> bool:
-        """Whether all requests of this kind go to the engine unchanged, by REST."""
+        """Whether all requests of this kind go to the engine unchanged, by REST, and nowhere else."""
+        return self.fallbacks is None and not self.is_hedged(call) and self.passes_at_first(call)
+
+    def passes_at_first(self, call: ApiCall) -> bool:
+        """Whether they go there unchanged before a fallback or a hedge gets them."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume or self.fallbacks is not None:
+        if not engine.speaks_rest or not engine.passes(call) or self.spec.resume:
             return False
         if self.hooks is not None:
-            return False
-        if self.is_hedged(call):
             return False
         if self.spec.history is not None and call.api in OF_TEXT:
             return False
@@ -162,14 +173,14 @@ class RouteTarget:
     def client_error(self, error: GatewayError, endpoint: str = "") -> GatewayError:
         """An error as clients get it: with the route, the engine and the endpoint, or without any name."""
         spec = self.spec
-        if not self.reply_fields:
+        if not self.is_named:
             return error.without_names(spec.engine)
         where = f", endpoint {endpoint}" if endpoint else ""
         return error.at(f" (route '{spec.route}', engine '{spec.engine}'{where})")
 
     def nameless(self, error: GatewayError) -> GatewayError:
         """The same error, without names where clients get none."""
-        return error if self.reply_fields else error.without_names(self.spec.engine)
+        return error if self.is_named else error.without_names(self.spec.engine)
 
     def to(self, target: Target, engine: Engine) -> RouteTarget:
         """A target of the same route that its hooks choose."""
@@ -188,7 +199,7 @@ class RouteTarget:
         no request uses them any more."""
         self.arms.clear()
         self._bucket_targets.clear()
-        self._unmeasured = None
+        self._unmeasured = self._guessed = None
         self.hedged.clear()
         if self.hooks is not None:
             self.hooks.rerouted.clear()
@@ -213,6 +224,8 @@ class RouteTarget:
     @property
     def unmeasured(self) -> RouteTarget:
         """The same for requests that another handler measures."""
+        if self.pin_fields:
+            return self.origin.unmeasured.pinned(self.pin_fields)
         origin = self.origin
         if origin.meter is None:
             return origin
@@ -221,6 +234,27 @@ class RouteTarget:
             origin._unmeasured.parent = origin
             origin._unmeasured.meter = None
         return origin._unmeasured
+
+    @property
+    def guessed(self) -> RouteTarget:
+        """The same for requests of sessions whose arm is a guess: they are counted apart."""
+        origin, target = self.origin, self.spec
+        if origin.meter is None or target.experiment is None or target.arm is None:
+            return origin
+        if origin._guessed is None:
+            origin._guessed = copy(origin)
+            origin._guessed.parent = origin
+            origin._guessed.meter = self._metrics.arms.guessed(target.experiment, target.arm)
+        return origin._guessed
+
+    def pinned(self, fields: list[Field]) -> RouteTarget:
+        """The same for one request, whose reply has these fields, too."""
+        route_target = copy(self)
+        route_target.parent = self.origin
+        route_target.pin_fields = fields
+        route_target.reply_fields = self.reply_fields + fields
+        route_target.reply_lines = self.reply_lines + lines_of(fields)
+        return route_target
 
     def forget_series(self, endpoints: Collection[Endpoint]) -> None:
         for endpoint in endpoints:
@@ -300,6 +334,10 @@ class Snapshot:
         self.headers_used = used.headers - used.unit_headers
         # The header and the cookie that name sessions, empty where no target needs them.
         needs_session = any(target.needs_session for target in self.table.targets)
+        # Whether clients keep the arms of their sessions, and how long requests wait for those in Redis
+        by_session = [split.spec for split in self.table.splits.values() if split.spec.is_by_session]
+        self.pins_sessions = any(spec.pin == "client" for spec in by_session)
+        self.arm_wait = max((spec.lookup_timeout for spec in by_session), default=0.0)
         # Whether a body of unknown length may turn out to be too long for its route.
         self.bounds_bodies = any(target.max_body_bytes is not None for target in self.table.targets)
         yield

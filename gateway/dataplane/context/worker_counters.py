@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from heapq import nlargest
@@ -91,8 +92,11 @@ def _store_use(plane: DataPlane) -> StoreUse | None:
     store, event_bus = plane.store, plane.event_bus
     if store is None or event_bus is None:
         return None
+    counts = Counter(asdict(store.counts))
+    if plane.arm_store is not None:
+        counts.update(asdict(plane.arm_store.counts))
     return StoreUse(
-        **asdict(store.counts),
+        **counts,
         received=event_bus.received,
         gaps=event_bus.gaps,
         available=int(store.is_available),

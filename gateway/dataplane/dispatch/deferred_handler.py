@@ -201,7 +201,7 @@ class SessionLookup(LookupHandler):
     def _start(self) -> None:
         if self._request.timing is not None:
             self._request.timing.lookup_at = monotonic()
-        self._client.plane.affinity.find(self._route_target, self._session, self._found)
+        self._client.plane.affinity.find(self._route_target, self._session, self._found, self._request)
 
     def _found(self, route_target: RouteTarget) -> None:
         if self._is_over:

@@ -208,7 +208,10 @@ def convert(
     call.data_received(stream, message.take(None, keeps=False), message.is_complete)
 
 
-_unary: MakeCall = partial(UnaryCall, take_over=_relay_or_convert)
+def _unary(client: CallClient, stream: Stream, head: CallHead) -> CallHandler:
+    return UnaryCall(client, stream, head, _relay_or_convert)
+
+
 _unary_with_regions: MakeCall = partial(RegionUnaryCall, take_over=_relay_or_convert)
 
 

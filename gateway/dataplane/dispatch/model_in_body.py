@@ -44,7 +44,7 @@ def route_on_model(client: Client, request: Request, body: bytes, serve: Serve, 
         if route_target.spec.max_body_bytes is not None:
             check_size(route_target, size)
         if session is not None and route_target.is_sticky:
-            known = client.plane.affinity.lookup_cached(route_target, session)
+            known = client.plane.affinity.lookup_cached(route_target, session, request)
             if known is None:
                 choose = partial(_on_target, client, request, plan, session, name, serve)
                 return SessionLookup(client, request, route_target, session, choose), body

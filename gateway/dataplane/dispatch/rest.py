@@ -30,14 +30,17 @@ no language model's API          a count of tokens                          Toke
 from __future__ import annotations
 
 from functools import cache, partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
 from gateway.dataplane.attempts.fallback_handler import FallbackHandler
 from gateway.dataplane.attempts.hedged_attempts import HedgedAttempts
+from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.arm_selector import ArmSelector
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedRequest
+from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
@@ -57,6 +60,7 @@ from gateway.dataplane.dispatch.verification import VerificationHandler
 from gateway.dataplane.mirroring.mirroring_handler import mirrored
 from gateway.dataplane.protocol_bridge.rest_to_grpc import RestToGrpcHandler
 from gateway.dataplane.rest.exchange import Exchange
+from gateway.dataplane.rest.fallback_exchange import FallbackExchange, ReplaceableClient
 from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.dataplane.rest.renamed_regions import has_names, with_names_at_engine
 from gateway.dataplane.translation.grpc_backend import GrpcBackendCall
@@ -64,6 +68,7 @@ from gateway.dataplane.translation.model_description import ModelDescriptionHand
 from gateway.dataplane.translation.token_estimate_handler import TokenEstimateHandler
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import translator_for
+from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
 from gateway.protocol.sequence import AnySession, Sequence, id_of
@@ -83,11 +88,13 @@ _TEXT_INPUT = "text_input"
 # By the request
 
 
-def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
+def handler_of_whole(client: ReplaceableClient, request: Request, body: bytes) -> Chosen:
     """The handler of a request whose body is all there, and the body that it takes."""
     plan = request.plan
     if plan.direct_target is not None:
         return Exchange(client, request, plan.direct_target, None), body
+    if plan.attended_target is not None and (exchange := _attended(client, request, body, plan.attended_target)):
+        return exchange, body
     if plan.error is None:
         if plan.may_name_region:
             try:
@@ -116,6 +123,17 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> Chosen:
         except GatewayError as error:
             return ErrorHandler(client, request, error), body
     return handler_for(client, request, plan.may_name_region), body
+
+
+def _attended(client: ReplaceableClient, request: Request, body: bytes, target: RouteTarget) -> Exchange | None:
+    """The handler of a request whose target has hedging or fallbacks; None where it needs more than mostly."""
+    is_hedged = target.is_hedged(request.plan.call)
+    attempts_type: type[UpstreamAttempts[Http1ClientConnection]] = HedgedAttempts if is_hedged else UpstreamAttempts
+    if target.fallbacks is None:
+        return Exchange(client, request, target, None, attempts_type=attempts_type)
+    if len(body) > client.plane.settings.limits.retry_body_bytes or not takes_requests(target.engine, monotonic()):
+        return None
+    return FallbackExchange(client, request, target, body, _serve_one, attempts_type)
 
 
 def handler_for(client: Client, request: Request, has_engine_names: bool = False) -> Handler:
@@ -168,7 +186,7 @@ def _on_arm(client: Client, request: Request, body: bytes, selector: ArmSelector
             else serve(client, request, route_target, None)
         )
     if selector.passes:  # as `serve` does, without its checks
-        known = affinity.lookup_cached(route_target, session) if route_target.is_sticky else route_target
+        known = affinity.lookup_cached(route_target, session, request) if route_target.is_sticky else route_target
         if known is not None:
             if selector.is_sticky and type(session) is str:
                 affinity.route(selector, session, known)
@@ -204,7 +222,7 @@ def _session_in_body(client: Client, request: Request, body: bytes) -> AnySessio
 def serve(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
     """The handler of a request that the rules send to this target; its session may have it in another."""
     known = (
-        client.plane.affinity.lookup_cached(route_target, session)
+        client.plane.affinity.lookup_cached(route_target, session, request)
         if session is not None and route_target.is_sticky
         else route_target
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, read_message, read_status
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import CachedHeaders
-from gateway.wire.http2.stream import Channel, Stream, StreamReceiver
+from gateway.wire.http2.state import NO_RECEIVER
+from gateway.wire.http2.stream import Channel, Stream
 
 _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
 _STATUS, _MESSAGE = b"grpc-status", b"grpc-message"
@@ -38,7 +39,7 @@ class InProcessStream(Stream):
     __slots__ = ("_encoding", "_fault", "_fields", "_reader", "_sink", "is_paused")
 
     def __init__(self, sink: MessageSink) -> None:
-        super().__init__(cast(Channel, None), 0, cast(StreamReceiver, None), 0, 0)
+        super().__init__(Channel(), 0, NO_RECEIVER, 0, 0)  # neither is used
         self._sink = sink
         self._reader = MessageReader(_MAX_MESSAGE_BYTES)
         self._fields: dict[bytes, bytes] = {}

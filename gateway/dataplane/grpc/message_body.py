@@ -8,7 +8,7 @@ from gateway.dataplane.context.ended_request import DecisionFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_error, read_names, renamed
 from gateway.protocol.llm.request_facts import prompt_of_message
-from gateway.protocol.message_layouts import read_repeated
+from gateway.protocol.message_layouts import LAYOUTS
 from gateway.protocol.v2_facts import NO_BODY, BodyFacts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
@@ -81,7 +81,7 @@ def whole_message(data: bytes, limit: int) -> CompleteMessage | None:
     size = len(data)
     if not PREFIX_BYTES <= size <= limit or PREFIX.unpack_from(data) != (0, size - PREFIX_BYTES):
         return None
-    return CompleteMessage(data, read_repeated(data, PREFIX_BYTES, size))
+    return CompleteMessage(data, LAYOUTS.read_names(data, PREFIX_BYTES, size))
 
 
 class PiecewiseMessage:

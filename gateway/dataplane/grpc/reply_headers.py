@@ -50,6 +50,8 @@ class RelayedBlocks(dict[object, RelayedBlock]):
 
 def relayed(block: Block, route_target: RouteTarget) -> RelayedBlock:
     """The block for the clients of a target, made once for each time that the engine's fields change."""
+    if route_target.pin_fields:  # of one call
+        return RelayedBlock(block, route_target)
     cached = block.note
     if not isinstance(cached, RelayedBlocks):
         cached = block.note = RelayedBlocks()

@@ -15,7 +15,7 @@ from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.grpc.stream_router import StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, read_names
-from gateway.protocol.message_layouts import read_repeated
+from gateway.protocol.message_layouts import LAYOUTS
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
 
 # Messages that are handed on before others have a turn.
@@ -83,7 +83,7 @@ class StreamRequests:
         ):  # mostly, a piece is one message, and goes on as it is
             if size - PREFIX_BYTES > self._limits.max_body_bytes:
                 raise too_long(size - PREFIX_BYTES, self._limits.max_body_bytes)
-            names = read_repeated(data, PREFIX_BYTES, size)
+            names = LAYOUTS.read_names(data, PREFIX_BYTES, size)
             if self._is_of_first_model(names):
                 self._taker.take(data, None, names)
             else:

@@ -95,7 +95,7 @@ class StreamRouter:
         """Whether the session is cached in this process."""
         assert self._decided is not None
         plain, target, session = self._decided
-        route_target = self._affinity.lookup_cached(target.route_target, session)
+        route_target = self._affinity.lookup_cached(target.route_target, session, self._head, sets_pin=False)
         if route_target is not None:
             self._decided = plain, self._plan.target(route_target), session
         return route_target is not None
@@ -108,6 +108,8 @@ class StreamRouter:
             target.route_target,
             session,
             lambda route_target: None if lookup.done() else lookup.set_result(route_target),
+            self._head,
+            sets_pin=False,  # the replies' fields are those of all sessions of the stream
         )
         self._decided = plain, self._plan.target(await lookup), session
 

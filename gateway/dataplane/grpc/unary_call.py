@@ -147,13 +147,16 @@ class UnaryCall(CallHandler):
     def _look_up(self, message: MessageBody, target: CallTarget, session: AnySession) -> None:
         """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
         affinity, plan = self.client.plane.affinity, self.head.plan
-        route_target = affinity.lookup_cached(target.route_target, session)
+        route_target = affinity.lookup_cached(target.route_target, session, self.head)
         if route_target is not None:
             self._go(message, plan.target(route_target), session)
             return
         self._is_looking_up = True
         affinity.find(
-            target.route_target, session, lambda route_target: self._go(message, plan.target(route_target), session)
+            target.route_target,
+            session,
+            lambda route_target: self._go(message, plan.target(route_target), session),
+            self.head,
         )
 
     def _go(self, message: MessageBody, target: CallTarget, session: AnySession | None) -> None:

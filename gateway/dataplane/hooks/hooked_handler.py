@@ -35,6 +35,7 @@ from gateway.hooks.request import HookFacts, HookRequest
 from gateway.hooks.results import Change, HookFailure, Reject, Respond
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, id_of
+from gateway.protocol.trace_context import TRACEPARENT
 
 # Makes the handler of a request that hooks let pass, and the body that it takes.
 ServeChanged = Callable[
@@ -43,7 +44,7 @@ ServeChanged = Callable[
 ]
 
 # Written anew where hooks have changed a request.
-_OF_BODY = frozenset({b"content-length", b"inference-header-content-length"})
+_WRITTEN = frozenset({b"content-length", b"inference-header-content-length", TRACEPARENT})
 # Of engines, whose replies a hook is to read.
 _ACCEPT_ENCODING = b"accept-encoding"
 _OWN_REPLY, _REJECTED, _REROUTED = "hook_replied", "hook_rejected", "hook_rerouted"
@@ -288,9 +289,10 @@ class HookedHandler(ForwardingHandler):
         if not hides and (seen is self._original):
             return request
         fields = [field for field in seen.fields if not hides or field[0] != _ACCEPT_ENCODING]
-        plan = request.plan.with_fields([field for field in fields if field[0] not in _OF_BODY])
+        plan = request.plan.with_fields([field for field in fields if field[0] not in _WRITTEN])
         made = request.of(plan, len(seen.body))
         lines = b"content-length: %d\r\n" % len(seen.body)
+        lines += b"".join([b"%b: %b\r\n" % field for field in fields if field[0] == TRACEPARENT])
         if seen.json_bytes is not None:
             made.json_length = b"%d" % seen.json_bytes
             lines += b"inference-header-content-length: %d\r\n" % seen.json_bytes

@@ -285,12 +285,16 @@ class _Exchange(ReplySink):
     async def _looked_up(self, route_target: RouteTarget, session: AnySession) -> RouteTarget:
         """The target of a session's message."""
         affinity = self._owner.call.plane.affinity
-        cached = affinity.lookup_cached(route_target, session)
+        cached = affinity.lookup_cached(route_target, session, self._owner.head, sets_pin=False)
         if cached is not None:
             return cached
         lookup: asyncio.Future[RouteTarget] = asyncio.get_running_loop().create_future()
         affinity.find(
-            route_target, session, lambda route_target: None if lookup.done() else lookup.set_result(route_target)
+            route_target,
+            session,
+            lambda route_target: None if lookup.done() else lookup.set_result(route_target),
+            self._owner.head,
+            sets_pin=False,
         )
         return await lookup
 

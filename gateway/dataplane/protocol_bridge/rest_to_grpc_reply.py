@@ -178,7 +178,9 @@ class RestToGrpcReply:
 
     def _own_fields(self, fields: dict[bytes, bytes]) -> list[Field]:
         named = [field for field in fields.items() if field[0].startswith(_OUR_FIELDS) and field[0] != _REASON]
-        if not named:
+        if named:
+            named += [field for field in self._route_target.pin_fields if field not in named]
+        else:
             named = self._route_target.reply_fields
         return [*named, *self.timing_fields(), (b"x-request-id", self._request_id)]
 

@@ -27,10 +27,12 @@ class AggregatedReply(NamedTuple):
     reason: str = ""
 
 
-async def merged(answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
-    """One answer from those that have its shape; a single one stays as it is, to the byte. Many, or long ones, are
+async def merged(
+    answers: list[HttpReply], merge: Callable[[list[Any]], Any], shape: type, *, as_it_is: bool = True
+) -> AggregatedReply:
+    """One answer from those that have its shape; a single one stays `as_it_is`, to the byte. Many, or long ones, are
     merged in a thread: other requests go on meanwhile."""
-    if len(answers) == 1:
+    if as_it_is and len(answers) == 1:
         return passed_on(answers[0])
     if sum(len(answer.body) for answer in answers) <= _MERGED_AT_ONCE_BYTES:
         return _merged(answers, merge, shape)

@@ -91,15 +91,12 @@ class _FlagEvaluation:
         if unit.session is None:
             assigned = flag.assign(unit, None, forced)
         else:
-            known = await self._session(unit.session)
+            wait = flag.split.spec.lookup_timeout
+            known = await self._plane.affinity.book.load(name_of(unit.session), flag.key, wait)
             assigned = flag.assign(unit, known.arms.get(flag.key), forced)
             if assigned.token is not None:
                 assigned = await self._kept(flag, unit, known, assigned, is_exposure=context.is_exposure)
         return flag.value(assigned, names_engines=self._names_engines).json()
-
-    async def _session(self, session: str) -> Session:
-        """What is known of a session, by Redis where it is not known here."""
-        return await self._plane.affinity.book.load(name_of(session))
 
     async def _kept(
         self, flag: ExperimentFlag, unit: FlagUnit, known: Session, assigned: AssignedArm, *, is_exposure: bool

@@ -115,6 +115,11 @@ class Fleet:
         replaced = _OF_BODY.union(engine.extra_names)
         return [field for field in fields if field[0] not in replaced] + engine.extra_fields
 
+    async def query_good(self, questions: list[Question], body: bytes) -> list[HttpReply]:
+        """The good answers, which may be none."""
+        answers = await self.query(questions, body)
+        return [answer for answer in answers if isinstance(answer, HttpReply) and answer.is_good]
+
     async def query_available(self, questions: list[Question], body: bytes) -> list[HttpReply]:
         """The good answers; where there is none, the first refusal, or else the first failure."""
         answers = await self.query(questions, body)

@@ -22,6 +22,7 @@ from gateway.dataplane.context.readiness import is_ready
 from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on
 from gateway.dataplane.rest.flag_evaluation import evaluate_flags
 from gateway.dataplane.rest.fleet import Fleet
+from gateway.dataplane.rest.known_indexes import known_indexes, merge_ready, wants_ready
 from gateway.dataplane.rest.model_list import list_models, one_model
 from gateway.dataplane.rest.shared_memory import SharedMemoryOperation
 from gateway.observability.audit_record import MAX_BODY_BYTES, AuditRecord
@@ -31,6 +32,7 @@ from gateway.protocol.merge_replies import merge_index, merge_statistics
 from gateway.protocol.operations import TRITON_VERSION, LlmApi, Operation
 from gateway.protocol.principal import tenant_of
 from gateway.protocol.restricted_apis import CONTROL_OPERATIONS
+from gateway.upstream.endpoint_client import HttpReply
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +164,14 @@ class FleetOperation(LocalHandler):
         )
 
     async def _index(self, body: bytes) -> AggregatedReply:
-        reply = await merged(await self._fleet.query_available(self._fleet.everywhere(), body), merge_index, list)
+        questions, ready = self._fleet.everywhere(), wants_ready(body)
+        known: list[HttpReply] = []
+        if ready is not None:
+            by_grpc = self._plan.facts.protocol == "grpc"
+            known, questions = await known_indexes(self._client.plane, questions, by_grpc)
+        answers = [*known, *await self._fleet.query_good(questions, body)] if known else []
+        answers = answers or await self._fleet.query_available(questions, body)
+        reply = await merged(answers, merge_ready if ready else merge_index, list, as_it_is=not (known and ready))
         return self._without_hidden(reply)
 
     def _without_hidden(self, reply: AggregatedReply, field: str = "") -> AggregatedReply:

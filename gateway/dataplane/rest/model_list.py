@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.translation.model_description import fetch_from
+from gateway.dataplane.translation.model_query import fetch_from
 from gateway.protocol.advertised_models import AdvertisedModels, read_index, read_model_list
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation

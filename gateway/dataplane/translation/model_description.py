@@ -15,6 +15,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.translation.model_query import call_method, fetch_from
 from gateway.protocol.advertised_models import ModelName, read_model_list
 from gateway.protocol.conversion.control import response_of_json, rpc_response
 from gateway.protocol.conversion.control_errors import RpcError
@@ -44,12 +45,8 @@ from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
 from gateway.protocol.translator import Reply, V2Request
-from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.endpoint_client import HttpReply, call_unary, fetch
 from gateway.upstream.engine import Engine
 
-# A request waits for the answer.
-_TIMEOUT_SECONDS = 10.0
 # A model that is loaded anew with other tensors is known by then.
 _REMEMBERED_SECONDS = 10.0
 _MAX_REMEMBERED = 1024
@@ -103,27 +100,6 @@ async def describe(route_target: RouteTarget, model: str, version: str) -> Descr
     return description
 
 
-def _choose(engine: Engine, model: ModelName | None) -> Endpoint:
-    now = monotonic()
-    endpoint = engine.choose(None, now, model=model)
-    if endpoint is None:
-        raise engine.no_endpoint(model, now)
-    return endpoint
-
-
-def _timeout(engine: Engine) -> float:
-    return min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
-
-
-async def fetch_from(
-    engine: Engine, path: str, method: str = "GET", endpoint: Endpoint | None = None, model: ModelName | None = None
-) -> HttpReply:
-    """What some endpoint of an engine, of those that serve the model, answers. Raises: GatewayError."""
-    target = path.encode("ascii")
-    endpoint = endpoint or _choose(engine, model)
-    return await fetch(endpoint, method, target, b"", fields=engine.extra_fields, timeout=_timeout(engine))
-
-
 async def _openai(engine: Engine, model: str, version: str) -> Description:
     """An engine that lists its models must list this one; some list none."""
     name = model, version
@@ -137,33 +113,32 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
     return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
 
 
-async def _call_service(engine: Engine, path: str, message: bytes) -> bytes:
+async def _call_service(engine: Engine, path: str, message: bytes, model: ModelName) -> bytes:
     """What some endpoint of an engine answers to a call of its own service. Raises: GatewayError."""
-    endpoint = _choose(engine, None)
-    if endpoint.streams is None:
-        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
-    answered = await call_unary(endpoint, path, message, fields=engine.extra_fields, timeout=_timeout(engine))
+    answered = await call_method(engine, path, message, model)
     if not answered.is_good:
         kind = ErrorKind.NOT_FOUND if http_status(answered.status) == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, answered.text)
     return answered.message
 
 
-async def _tfserving_by_grpc(engine: Engine, path_: ModelPath, model: str) -> Description:
+async def _tfserving_by_grpc(engine: Engine, path_: ModelPath, name: ModelName) -> Description:
     calls = [metadata_call(path_), status_call(path_)]
     content, status = await asyncio.gather(
-        *[_call_service(engine, call.path.decode("ascii"), call.message) for call in calls]
+        *[_call_service(engine, call.path.decode("ascii"), call.message, name) for call in calls]
     )
+    model = name[0]
     signatures, versions = read_signatures_message(content), read_versions_message(status)
     metadata = metadata_of(model, signatures, versions)
     return Description(metadata, config_of(model, signatures), bool(versions), signatures)
 
 
 async def _tfserving(engine: Engine, model: str, version: str) -> Description:
-    path_ = target(model, version)
+    path_, name = target(model, version), (model, version)
     if not engine.speaks_rest:
-        return await _tfserving_by_grpc(engine, path_, model)
-    content, status = await asyncio.gather(fetch_from(engine, path_.metadata_path), fetch_from(engine, path_.path))
+        return await _tfserving_by_grpc(engine, path_, name)
+    paths = path_.metadata_path, path_.path
+    content, status = await asyncio.gather(*[fetch_from(engine, each, model=name) for each in paths])
     if content.status == 404:
         raise GatewayError(ErrorKind.NOT_FOUND, read_error(content.body)[0])
     if not content.is_good:
@@ -182,7 +157,7 @@ async def _torchserve(engine: Engine, model: str, version: str) -> Description:
         return Description(metadata, _config(metadata), engine.is_ready)
     translator = ModelTranslator(V2Request(Operation.MODEL_METADATA, model=model, version=version))
     path_ = translator.request()
-    fetched = await fetch_from(engine, path_.path, path_.method)
+    fetched = await fetch_from(engine, path_.path, path_.method, (model, version))
     if fetched.status == 404:
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
     content = translator.whole(Reply(fetched.status, fetched.body, fetched.content_type))
@@ -254,16 +229,15 @@ async def _query(rpc: str, route_target: RouteTarget, model: str, version: str) 
     if not engine.spec.protocol.is_v2:
         description = await describe(route_target, model, version)
         return response_of_json(rpc, description.config if rpc == "ModelConfig" else description.metadata)
-    endpoint = _choose(engine, (model, version))
-    if endpoint.streams is not None:
+    name = model, version
+    if engine.speaks_grpc:
         request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
-        path, fields = RPCS[rpc].path, engine.extra_fields
-        answered = await call_unary(endpoint, path, request, fields=fields, timeout=_timeout(engine))
+        answered = await call_method(engine, RPCS[rpc].path, request, name)
         if not answered.is_good:
             raise RpcError(answered.status, answered.text)
         return answered.message
     path = model_path(model, version) + ("/config" if rpc == "ModelConfig" else "")
-    fetched = await fetch_from(engine, path, endpoint=endpoint)
+    fetched = await fetch_from(engine, path, model=name)
     return rpc_response(rpc, fetched.status, fetched.body)
 
 

@@ -9,6 +9,7 @@ from gateway.dataplane.context.server_timing import FIELD
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import LlmApi
 from gateway.protocol.translator import Reply
+from gateway.sessions.client_pin import is_pin_cookie
 from gateway.wire.http1.head import Field
 
 HEAD_BYTES = b"inference-header-content-length"
@@ -80,7 +81,11 @@ class TranslatedReply:
 
     def _fields(self) -> list[Field]:
         """The fields that go on."""
-        remaining = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
+        remaining = [
+            field
+            for field in self.fields
+            if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES) or is_pin_cookie(field)
+        ]
         if self._plan.wants_timing:
             remaining += [field for field in self.fields if field[0] == FIELD]
         if self.added:  # another gateway behind this one may tell the same of itself

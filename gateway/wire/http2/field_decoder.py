@@ -59,7 +59,7 @@ class BlockShape:
         self._unpack = Struct("".join([f"{size}s" for size in sizes])).unpack
         self._constants = self._unpack(block)[::2]
         self._base = found.base
-        self._names = tuple([name for name, _ in found.own])
+        self._names = found.own_names
         self._list_bytes = found.list_bytes
 
     def read(self, block: bytes) -> Block | None:
@@ -70,8 +70,7 @@ class BlockShape:
         values = parts[1::2]
         if not are_values(values):
             return None
-        own = list(zip(self._names, values))  # noqa: B905 - `strict` would cost as much again
-        return Block.with_own(self._base, own, self._names, self._list_bytes, self)
+        return Block.with_own(self._base, self._names, values, self._list_bytes, self)
 
 
 # Blocks cached in one generation, and how long they may be: the peer must not fill the memory.

@@ -44,38 +44,43 @@ class Block:
     around them, which `fields` of requests still have; only those of gRPC calls may (gRPC's PROTOCOL-HTTP2).
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
-    reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
-    few, which stand last in `fields`, with their names in `own_names`; `shape` is what it shares with blocks whose own
-    fields differ in value alone, if that is known.
+    reader made of it. Where all but a few fields are those of a block before, `base` is that block, and the few, which
+    stand last in `fields`, have `own_names` and `own_values`; `shape` is what it shares with blocks whose own fields
+    differ in value alone, if that is known.
     """
 
     __slots__ = (
+        "_bytes_with",
         "_fault",
+        "_fields",
         "_judge",
+        "_names",
+        "_names_with",
         "base",
         "error",
-        "fields",
         "has_blanks",
         "length",
         "list_bytes",
-        "names",
         "note",
-        "own",
         "own_names",
+        "own_values",
         "shape",
     )
 
     def __init__(self, fields: list[Field]) -> None:
-        self.fields = fields
+        self._fields: list[Field] | None = fields
         self.length: int | None = None
         self.note: object = None
         self.base: Block | None = None
-        self.own: list[Field] = []
         self.own_names: tuple[bytes, ...] = ()
+        self.own_values: tuple[bytes, ...] = ()
         self.shape: object = None
         self._judge: Callable[[Block], str | None] | None = None
         self._fault: str | None = None
-        self.names: frozenset[bytes] | None = None  # once they are needed
+        self._names: frozenset[bytes] | None = None  # once they are needed
+        # The names of the latest block that was `like` this one, and `list_bytes` with them and without their values.
+        self._names_with: tuple[bytes, ...] = ()
+        self._bytes_with = 0
         self.has_blanks = False
         text = _text(fields)
         self.list_bytes = len(text) - 2 * len(fields) + ENTRY_BYTES * len(fields)
@@ -87,7 +92,7 @@ class Block:
             text = _text(stripped)
             self.has_blanks = is_well_formed = _is_well_formed(text, stripped)
             if fields[0][0] not in _OF_REQUESTS:
-                self.fields = stripped
+                self._fields = stripped
         self.error = None if is_well_formed else _first_fault(fields)
         if b"content-length\n" in text and is_well_formed:
             self._read_length()
@@ -97,40 +102,63 @@ class Block:
         """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one
         of these names already, since it might have to stand behind them, where a value is not well-formed, and where
         they are too long."""
-        base_names = base.names
-        if base_names is None:
-            base_names = base.names = frozenset([name for name, _ in base.fields])
         names, values = zip(*own, strict=True)
-        list_bytes = base.list_bytes + sum(map(len, names)) + sum(map(len, values)) + ENTRY_BYTES * len(own)
-        if list_bytes > max_list_bytes or not base_names.isdisjoint(names) or not are_values(values):
+        if names != base._names_with and not base._lacks(names):
             return None
-        return cls.with_own(base, own, names, list_bytes, None)
+        list_bytes = base._bytes_with + sum(map(len, values))
+        if list_bytes > max_list_bytes or not are_values(values):
+            return None
+        return cls.with_own(base, names, values, list_bytes, None)
 
     @classmethod
-    def with_own(cls, base: Block, own: list[Field], names: tuple[bytes, ...], list_bytes: int, shape: object) -> Block:
+    def with_own(
+        cls, base: Block, names: tuple[bytes, ...], values: tuple[bytes, ...], list_bytes: int, shape: object
+    ) -> Block:
         """The fields of another block, and a few more, of these names, which are known to be well-formed and none of
         its."""
         block = cls.__new__(cls)
-        block.fields = base.fields + own
+        block._fields = None  # mostly, nobody asks for them
         block.length = base.length
         block.note = block._judge = block._fault = None
         block.base = base
         block.list_bytes = list_bytes
-        block.own = own
         block.own_names = names
+        block.own_values = values
         block.shape = shape
         block.error = base.error
-        block.names = None
+        block._names = None
         block.has_blanks = base.has_blanks
         return block
 
+    @property
+    def fields(self) -> list[Field]:
+        fields = self._fields
+        if fields is None:
+            assert self.base is not None
+            fields = self._fields = self.base.fields + self.own
+        return fields
+
+    @property
+    def own(self) -> list[Field]:
+        """The fields that its base does not have."""
+        return list(zip(self.own_names, self.own_values, strict=True))
+
+    def _lacks(self, names: tuple[bytes, ...]) -> bool:
+        """Whether it has none of these names; then a block that is `like` this one may have them."""
+        if self._names is None:
+            self._names = frozenset([name for name, _ in self.fields])
+        if not self._names.isdisjoint(names):
+            return False
+        self._bytes_with = self.list_bytes + sum(map(len, names)) + ENTRY_BYTES * len(names)
+        self._names_with = names
+        return True
+
     def fault(self, judge: Callable[[Block], str | None]) -> str | None:
         """What is malformed in it as that for which `judge` takes it; None where nothing is."""
-        if self.base is not None:
-            return self.error or self.base.fault(judge)
-        if self._judge is not judge:
-            self._judge, self._fault = judge, self.error or judge(self)
-        return self._fault
+        judged = self.base or self
+        if judged._judge is not judge:
+            judged._judge, judged._fault = judge, judged.error or judge(judged)
+        return self.error or judged._fault
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""

@@ -111,7 +111,7 @@ def take_reply(state: ConnectionState, stream_id: int, data: bytes, start: int, 
             most = min(limits.max_frame_bytes, limits.max_header_bytes)
             if is_end and stop - start <= most and last - fields <= most and tail - body <= limits.max_frame_bytes:
                 block = state.decoder.decode(data[start:stop])
-                if stream.peer_state is SILENT and _is_plain_opening(block):
+                if stream.peer_state is SILENT and block.fault(_opening_fault) is None:
                     _take_whole_reply(state, stream, block, data[body:tail], data[fields:last])
                     return last
                 _take_fields(state, stream_id, block, False)
@@ -120,8 +120,12 @@ def take_reply(state: ConnectionState, stream_id: int, data: bytes, start: int, 
     return stop
 
 
-def _is_plain_opening(block: Block) -> bool:
-    return block.fault(reply_fault) is None and block.length is None and block.fields[0][1] == b"200"
+def _opening_fault(block: Block) -> str | None:
+    """Why a block does not open a reply that may be taken whole."""
+    fault = reply_fault(block)
+    if fault is None and (block.length is not None or block.fields[0][1] != b"200"):
+        fault = "the reply is not one of a call"
+    return fault
 
 
 def _take_whole_reply(state: ConnectionState, stream: Stream, block: Block, data: bytes, payload: bytes) -> None:

@@ -58,12 +58,16 @@ _ENDINGS = frozenset([bytes(_characters("1" * padding + format(0x305D, "016b")))
 _block = zlib.decompressobj(-9)  # of the least memory
 _block.decompress(_header())
 _begin = _block.copy
+# Blocks amid which the next string may follow: no end of the mark is its beginning, so a string that ends with it has
+# left no bit of a code behind. To copy a block costs as much as to decode a short string.
+_ready = [_begin()]
 
 
 def decode_huffman(text: bytes) -> bytes:
     """Raises: HPACKDecodingError where it is not Huffman code, or its padding is not the beginning of its EOS."""
-    block = _begin()
+    block = _ready.pop() if _ready else _begin()
     found = block.decompress((text + _MARK).translate(_REVERSED))
-    if block.eof or found[-_MARK_CHARACTERS:] not in _ENDINGS:
-        return decode_any(text)
+    if found[-_MARK_CHARACTERS:] not in _ENDINGS or block.eof:
+        return decode_any(text)  # the block may be amid a code: another one takes its place
+    _ready.append(block)
     return found[:-_MARK_CHARACTERS]

@@ -10,7 +10,7 @@ from gateway.wire.http2.field_decoder import FieldDecoder, OwnNames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.stream import ConnectionOwner, Stream
+from gateway.wire.http2.stream import Channel, ConnectionOwner, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Http2Limits:
     window_bytes: int = 256 * 1024  # that may arrive on one stream before they are consumed
     max_frame_bytes: int = 64 * 1024
     max_header_bytes: int = 64 * 1024
-    max_resets: int = 2000  # streams broken off in a burst; a twentieth of it each second for good (CVE-2023-44487)
+    # Streams broken off in a burst, and a twentieth of it each second for good (CVE-2023-44487); None: any number
+    max_resets: int | None = 2000
 
 
 class NullReceiver:
@@ -88,34 +89,27 @@ class FloodGuard:
 _REMEMBERED_RESETS = 1024
 
 
-class ConnectionState:
+class ConnectionState(Channel):
     """What the readers of frames and the streams share; the channel of its streams."""
 
     __slots__ = (
         "_resets",
         "_resets_in_order",
         "decoder",
-        "encoder",
         "failed",
         "flood_guard",
         "granted",
-        "is_blocked",
         "is_client",
         "is_leaving",
         "last_id",
         "last_taken",
         "limits",
         "next_id",
-        "out",
         "owed",
-        "owner",
         "peer_goaway",
         "peer_max_streams",
         "peer_window",
-        "send_frame_bytes",
-        "send_window",
         "streams",
-        "waiting",
         "window",
     )
 

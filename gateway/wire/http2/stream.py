@@ -79,28 +79,30 @@ class ConnectionOwner(Protocol):
         ...
 
 
-class Channel(Protocol):
-    """The connection, as its streams see it."""
+class Channel:
+    """The connection, as its streams see it: a class and no protocol, since compiled code reads its attributes by their
+    place, and those of a protocol by their names."""
+
+    __slots__ = ("encoder", "is_blocked", "out", "owner", "send_frame_bytes", "send_window", "waiting")
 
     encoder: FieldEncoder
     is_blocked: bool  # the transport takes no more for now
     out: list[bytes]  # the output to write
-    send_window: int
+    owner: ConnectionOwner
     send_frame_bytes: int  # the longest frame that the peer takes
+    send_window: int
     waiting: dict[Stream, None]  # streams whose data waits for the connection, in the order of their turns
 
-    @property
-    def owner(self) -> ConnectionOwner: ...
-
-    def emit(self, data: bytes) -> None: ...
+    def emit(self, data: bytes) -> None:
+        raise NotImplementedError
 
     def stream_ended(self, stream: Stream) -> None:
         """Both sides have sent all."""
-        ...
+        raise NotImplementedError
 
     def drop(self, stream: Stream, code: ErrorCode) -> None:
         """This side ends the stream before its end."""
-        ...
+        raise NotImplementedError
 
 
 class Stream:

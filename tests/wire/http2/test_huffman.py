@@ -68,3 +68,17 @@ def test_text_with_another_end(text: bytes, kept_bits: int, more: bytes) -> None
     cut = max(0, len(coded) * 8 - kept_bits)
     number = int.from_bytes(coded, "big") >> (len(coded) * 8 - cut) << (-cut % 8)
     agrees(number.to_bytes(-(-cut // 8), "big") + more)
+
+
+@given(st.lists(TEXTS.map(encode) | st.binary(max_size=6), max_size=6))
+@example([b"\xff" * 4, encode(b"next"), b"\x1f\xff", encode(b"last")])
+def test_strings_one_after_another(coded: list[bytes]) -> None:
+    """What a string decodes to does not depend on those before it, refused ones among them."""
+    for each in coded:
+        agrees(each)
+
+
+def test_nothing_of_a_string_is_left_behind_the_mark() -> None:
+    """No end of the mark is its beginning: so no bits of a code stand behind it where a string ends as it must."""
+    bits = format(int.from_bytes(huffman._MARK, "big"), "016b")
+    assert not any(bits.endswith(bits[:size]) for size in range(1, len(bits)))

@@ -175,6 +175,7 @@ function armTable() {
       { label: "Units", cell: of("units"), number: true },
       { label: "Crossed", cell: of("crossed"), number: true },
       { label: "Forced", cell: of("forced"), number: true },
+      { label: "Guessed", cell: of("guessed"), number: true },
       { label: "Tokens out", cell: of("output_tokens"), number: true },
     ],
     (arm) => arm.name,

@@ -1,0 +1,1 @@
+"""The inference API as an OpenAPI document, from the tables of the code."""
