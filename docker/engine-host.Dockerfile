@@ -21,6 +21,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway ./gateway
 COPY engines ./engines
+COPY scripts/commit_hook.py ./scripts/
+# What `pointsman --version` names: --build-arg SOURCE_COMMIT=$(git rev-parse --short=12 HEAD)
+ARG SOURCE_COMMIT=""
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /build/tools/bin/python wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . && \
     pip --python /opt/pointsman/bin/python install --no-deps --no-index /build/wheels/*.whl && \

@@ -15,7 +15,7 @@ from scripts.release_notes import ReleaseError, notes
 
 REPOSITORY = Path(__file__).parents[1]
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
-PROGRAM = re.compile(r"^(?:\.venv/bin/(?:python|bash) )?((?:scripts|\.ci)/[\w./-]+)", re.MULTILINE)
+PROGRAM = re.compile(r"^ *((?:\.venv/bin/)?(?:python3?|bash) )?((?:scripts|\.ci)/[\w./-]+)", re.MULTILINE)
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def workflow(name: str) -> dict[str, Any]:
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
-    return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+    return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job.get("steps", ())]
 
 
 def test_there_are_workflows() -> None:
@@ -38,6 +38,9 @@ def test_a_workflow_is_one(path: Path) -> None:
     assert loaded[True]  # YAML 1.1 reads `on` as a boolean
     assert loaded["permissions"] == {"contents": "read"}
     for job in loaded["jobs"].values():
+        if "uses" in job:  # another workflow of this repository, which may be called
+            assert "workflow_call" in yaml.safe_load((REPOSITORY / job["uses"]).read_text())[True]
+            continue
         assert job["runs-on"]
         assert 0 < job["timeout-minutes"] <= 360
 
@@ -49,24 +52,37 @@ def test_steps_do_one_thing_that_exists(path: Path) -> None:
         assert ("run" in step) != ("uses" in step)
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+(\.\d+)*", step["uses"])
-        for script in PROGRAM.findall(step.get("run", "")):
-            assert os.access(REPOSITORY / script, os.X_OK), script
+        for interpreter, script in PROGRAM.findall(step.get("run", "")):
+            assert os.access(REPOSITORY / script, os.R_OK if interpreter else os.X_OK), script
     assert any(PROGRAM.search(step.get("run", "")) for step in steps(path))
 
 
 def test_a_release() -> None:
-    """Only what a tag starts is published, after all tests, from every platform's installation; jobs that write name
-    what."""
+    """Only what a tag starts is published, after the tests on Linux and macOS and all installations; jobs that
+    write name what."""
     jobs = workflow("release.yml")["jobs"]
-    assert set(jobs["publish"]["needs"]) == {"test", "install", "images"}
+    assert [jobs[name]["uses"] for name in ("linux", "macos")] == [
+        "./.github/workflows/linux.yml",
+        "./.github/workflows/macos.yml",
+    ]
+
+    def before(name: str) -> set[str]:
+        needs = jobs[name].get("needs", [])
+        direct = {needs} if isinstance(needs, str) else set(needs)
+        return direct.union(*(before(each) for each in direct))
+
+    assert before("publish") == jobs.keys() - {"publish"}
     assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
     assert {name: job["permissions"] for name, job in jobs.items() if "permissions" in job} == {
         "images": {"contents": "read", "packages": "write"},
         "publish": {"contents": "write", "id-token": "write"},
     }
-    matrix = jobs["install"]["strategy"]["matrix"]
     classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
-    assert {f"Programming Language :: Python :: {python}" for python in matrix["python"]} <= set(classifiers)
+    pythons = [re.sub(".* :: ", "", each) for each in classifiers if re.search(r"Python :: \d\.", each)]
+    for name in ("install", "compiled"):
+        matrix = jobs[name]["strategy"]["matrix"]
+        assert matrix["python"] == pythons
+        assert [re.sub(r"[\d.]+", "", machine) for machine in matrix["machine"]] == ["ubuntu-", "ubuntu--arm", "macos-"]
     for image in jobs["images"]["strategy"]["matrix"]["image"]:
         assert (REPOSITORY / "docker" / f"{image}.Dockerfile").is_file()
     build = next(step for step in jobs["images"]["steps"] if "build-push" in step.get("uses", ""))

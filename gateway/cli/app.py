@@ -56,14 +56,13 @@ def _found(entry: CommandEntry) -> Any:
     return getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
 
 
-def _options(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _options(
+    show_version: Annotated[bool, typer.Option("--version", help="Print version and commit.")] = False,
+) -> None:
     if show_version:
-        from importlib.metadata import version
-        from importlib.util import find_spec
+        from gateway.cli.commit import description
 
-        spec = find_spec("gateway.wire.http1.head")  # one of scripts/compiled/modules.txt
-        build = "pure Python" if spec is None or str(spec.origin).endswith(".py") else "compiled"
-        typer.echo(f"pointsman {version('pointsman')} ({build})")
+        typer.echo(description())
         raise typer.Exit
 
 

@@ -84,6 +84,7 @@ class JwtSpec:
     issuer: Text  # the claim `iss`
     audience: tuple[Text, ...]  # the claim `aud` has one of these
     jwks: JwksSpec  # its public keys: an https URL, or a file as `keys` has it
+    # Of signatures that are accepted
     algorithms: tuple[Annotated[str, values.one_of(ALGORITHMS, "algorithm")], ...] = ("RS256",)
     tenant: Text = "tenant"  # the claim with the tenant
     leeway: Annotated[float, values.between(0.0, 300.0, values.duration)] = 30.0  # between the clocks of two machines
@@ -103,9 +104,9 @@ class CertificateSpec:
     """Client certificates that have a name: one of the first four, a text with `*` for any characters of one part,
     `**` for any, and `{tenant}` for one part that is the tenant."""
 
-    uri: Text = ""
-    dns: Text = ""
-    email: Text = ""
+    uri: Text = ""  # a URI of the certificate's alternative names, as SPIFFE's
+    dns: Text = ""  # a DNS name of these
+    email: Text = ""  # an address of mail of these
     subject: Text = ""  # as RFC 4514 writes it: `CN=batch,O=Acme`
     tenant: Text = ""  # needed without `{tenant}`
     location: Location | None = field(default=None, compare=False)
@@ -169,6 +170,6 @@ Network = Annotated[IPv4Network | IPv6Network, network]
 class AccessSpec:
     """Callers; all keys must hold, and within one a list means any of. Texts are globs, case-sensitive."""
 
-    tenant: tuple[Glob, ...] = ()
+    tenant: tuple[Glob, ...] = ()  # of the caller
     key: tuple[Glob, ...] = ()  # ids of API keys, `sub:` and the subjects of tokens, `cert:` and names
     claim: Mapping[Text, tuple[Glob, ...]] = field(default_factory=dict)  # of a claim that is a list, any value

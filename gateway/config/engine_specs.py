@@ -119,7 +119,7 @@ class BreakerSpec:
 
     failures: Count = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
     open_for: PositiveDuration = 5.0  # seconds left out before one trial request; doubles up to 12 times that
-    statuses: frozenset[int] = frozenset({502, 504})
+    statuses: frozenset[int] = frozenset({502, 504})  # of replies that count as failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class RetrySpec:
     """
 
     attempts: Count = 2  # retries after the first try; 0 switches retries off
-    idempotent: Literal["safe", "infer"] = "safe"
+    idempotent: Literal["safe", "infer"] = "safe"  # which requests may run twice; see above
     # Retries per request over the last 10 s: a failing fleet is not flooded
     budget: Annotated[float, values.at_least(0.0, value_parsers.share)] = 0.2
     budget_floor: Count = 10  # retries that are always allowed in 10 s, so that small traffic can retry at all
@@ -141,10 +141,10 @@ class RetrySpec:
 class ConnectionSpec:
     """Limits of the connection pool, per worker and endpoint."""
 
-    max_connections: PositiveCount = 512
+    max_connections: PositiveCount = 512  # to an endpoint, of one worker
     max_pending: Count = 1024  # requests that may wait for a connection; more are answered `overloaded`
     idle_timeout: PositiveDuration = 55.0  # idle connections are closed before common engines' 60 s; 0 disables reuse
-    connect_timeout: PositiveDuration = 2.0
+    connect_timeout: PositiveDuration = 2.0  # of TCP and TLS together
     max_streams: PositiveCount = 100  # gRPC calls on one HTTP/2 connection before another one is made
     # The flow-control window of a gRPC stream
     window_bytes: Annotated[int, values.at_least(65_535, values.size)] = 1024 * 1024
@@ -164,10 +164,10 @@ class ConnectionSpec:
 class TlsSpec:
     """TLS to an https engine."""
 
-    verify: bool = True
+    verify: bool = True  # whether the certificate must be valid for the host
     ca: Text | None = None  # PEM file; None: the system's authorities
     cert: Text | None = None  # client certificate, PEM
-    key: Text | None = None
+    key: Text | None = None  # private key of `cert`, PEM
     server_name: Text | None = None  # when the certificate names another host
 
 
@@ -176,11 +176,11 @@ class ActivatorSpec:
     """An HTTP request that starts an engine, as one that scales a Deployment; the control process sends it."""
 
     url: Annotated[str, value_parsers.request_url] = field(repr=False)  # http or https, with its path
-    method: Literal["POST", "PUT", "PATCH", "GET"] = "POST"
+    method: Literal["POST", "PUT", "PATCH", "GET"] = "POST"  # of the request
     headers: Mapping[HeaderName, Text] = field(default_factory=dict, repr=False)  # values may be credentials
-    body: Text = field(default="", repr=False)
+    body: Text = field(default="", repr=False)  # of the request
     tls: TlsSpec = TlsSpec()
-    timeout: PositiveDuration = 10.0
+    timeout: PositiveDuration = 10.0  # of the request
     interval: PositiveDuration = (
         60.0  # until it is sent again while requests wait; shorter, and growing, where it fails
     )
@@ -275,7 +275,7 @@ class EngineSpec:
 
     name: str
     endpoints: tuple[EndpointSpec, ...]
-    protocol: EngineProtocol = EngineProtocol.KSERVE
+    protocol: EngineProtocol = EngineProtocol.KSERVE  # what its endpoints speak; `kserve` is Triton's
     balance: Balance = Balance.POWER_OF_TWO  # near the best queueing at a constant price
     timeout: Duration = 60.0  # from the request's arrival to the first byte of the reply (0: none)
     try_timeout: Duration = 0.0  # one try's share of it, from sending to the first byte (0: all of it)

@@ -33,10 +33,10 @@ from gateway.yaml.problems import Location
 class ArmSpec:
     """One side of an experiment."""
 
-    name: Name
-    engine: EngineName
-    weight: Annotated[float, value_parsers.weight]
-    model: Text | None = None
+    name: Name  # in replies, metrics and logs
+    engine: EngineName  # where its units go
+    weight: Annotated[float, value_parsers.weight]  # its share, relative to the other arms; 0: none
+    model: Text | None = None  # the model's name there; None: the route's
     fallback: tuple[FallbackSpec, ...] = ()  # empty: the route's
 
 
@@ -48,12 +48,12 @@ class GuardrailSpec:
     output_tokens; feedback:NAME (the mean of a value that clients send).
     """
 
-    metric: Metric
+    metric: Metric  # what is bounded; see above
     max: float | None = None  # of the arm itself: a share, seconds, or the value
     max_increase: float | None = None  # over the control's: 0.01 is one more error in a hundred requests
     max_decrease: float | None = None  # under the control's
     max_ratio: float | None = None  # of the control's: 1.2 is a fifth more
-    min_ratio: float | None = None
+    min_ratio: float | None = None  # of the control's: 0.9 is a tenth less
     location: Location | None = field(default=None, compare=False)
 
 
@@ -89,7 +89,7 @@ class BanditSpec:
 
     metric: Annotated[str, value_parsers.binary_metric] = "error_rate"  # error_rate, or feedback:NAME (of 0 and 1)
     min_share: Share = 0.05  # of each arm: one that gets nothing can never show that it has improved
-    max_share: Part = 0.95
+    max_share: Part = 0.95  # of one arm
     every: PositiveDuration = 30.0  # seconds between changes of weights
     half_life: PositiveDuration = 3600.0  # seconds after which evidence counts half, because engines change
     fuse: FuseSpec = field(default=FuseSpec(), repr=False)  # of each arm but the control; a change ends no run
@@ -107,7 +107,7 @@ class ExperimentSpec:
     layer: LayerName | None = None  # experiments of one layer share no unit
     share: UnitShare = 1.0  # of the layer's units, or of all; the others get the control arm and are not counted
     metric: Metric = "error_rate"  # what decides which arm is better; see GuardrailSpec
-    goal: Literal["lower", "higher"] = "lower"
+    goal: Literal["lower", "higher"] = "lower"  # which values of `metric` are better
     alpha: Annotated[float, value_parsers.alpha] = 0.05  # the chance of a wrong verdict, however often one looks
     guardrails: tuple[GuardrailSpec, ...] = ()
     # Whether clients are told the arm of their session, signed, and may show it where Redis does not answer: in a
@@ -146,19 +146,19 @@ class ForcingSpec:
     """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys, also as gRPC's
     metadata, or `parameter` of the body. Such requests are not counted in the experiment."""
 
-    header: HeaderName = "x-pointsman-force"
-    key_header: HeaderName = "x-pointsman-force-key"
+    header: HeaderName = "x-pointsman-force"  # has the experiment and the arm
+    key_header: HeaderName = "x-pointsman-force-key"  # has the key
     # SHA-256 of each key, in hexadecimal; without keys no request may choose
     keys: tuple[Annotated[str, value_parsers.hashed_key], ...] = field(default=(), repr=False)
     parameter: Text | None = None  # looked for in bodies, too: it costs each request of an experiment, so none
-    key_parameter: Text = "pointsman_force_key"
+    key_parameter: Text = "pointsman_force_key"  # has the key, beside `parameter`
 
 
 @dataclass(frozen=True, slots=True)
 class ToleranceSpec:
     """How far two engines' answers may differ and still agree."""
 
-    absolute: Annotated[float, value_parsers.deviation] = 1e-3
+    absolute: Annotated[float, value_parsers.deviation] = 1e-3  # between two numbers
     relative: Annotated[float, value_parsers.relative_deviation] = 1e-2  # of the larger one; either bound is enough
 
 
@@ -166,13 +166,13 @@ class ToleranceSpec:
 class ShadowSpec:
     """A route's requests are also sent to a second engine, whose replies only the shadow report uses."""
 
-    engine: EngineName
+    engine: EngineName  # that gets the copies
     model: Text | None = None  # None: the model name of the route's own engine
     sample: Annotated[float, value_parsers.sample] = 0.01  # of requests
     max_in_flight: PositiveCount = 4  # concurrent copies; more are counted, not sent
     # Of a request or an answer; longer ones are not mirrored, but counted. Below 1 KiB not even a head fits.
     max_bytes: Annotated[int, values.between(1024, 256 * 1024 * 1024, values.size)] = 4 * 1024 * 1024
-    timeout: PositiveDuration = 60.0
+    timeout: PositiveDuration = 60.0  # of a copy
     top_k: PositiveCount = 5  # of the last axis, compared as sets
     # Characters of users' texts that reports show; a report has twenty of them in memory
     excerpts: Annotated[int, values.between(0, 2000, values.integer)] = 0

@@ -13,9 +13,9 @@ from gateway.yaml.problems import Location
 class FallbackSpec:
     """An engine that answers where those before it cannot."""
 
-    engine: EngineName
+    engine: EngineName  # that gets the request
     model: Text | None = None  # the model's name there; None: as at the engine before
-    on: tuple[FallbackReason, ...] = DEFAULT_REASONS
+    on: tuple[FallbackReason, ...] = DEFAULT_REASONS  # the failures that lead here
     location: Location | None = field(default=None, compare=False)
 
     @property

@@ -21,10 +21,10 @@ class LimitSpec:
     one. Only inferences count.
     """
 
-    name: Name
+    name: Name  # in metrics and replies; each once
     routes: tuple[RouteName, ...] = ()  # the routes whose requests count; empty: all
     per: tuple[LimitKeyName, ...] = ()  # route | tenant | key | session | header:NAME; empty: one allowance for all
-    requests_per_second: Annotated[float, values.above_zero(values.number)] | None = None
+    requests_per_second: Annotated[float, values.above_zero(values.number)] | None = None  # on average
     # Requests at once after a pause; None: as many as a second brings, and at least 1
     burst: PositiveCount | None = None
     tokens_per_minute: PositiveCount | None = None  # prompts and completions; a minute's worth at once
@@ -71,7 +71,7 @@ Price = Annotated[float, values.between(0.0, 1e6, values.number)]
 class BudgetAmounts:
     """What one window allows; None: without bound."""
 
-    requests: PositiveCount | None = None
+    requests: PositiveCount | None = None  # in the window
     tokens: PositiveCount | None = None  # prompts and completions
     spend: Spend | None = None  # in the currency of `prices`
 
@@ -92,13 +92,13 @@ class BudgetSpec:
     Each combination of the values of `per` has its own account, as of limits. Only inferences count.
     """
 
-    name: Name
-    window: BudgetWindow
+    name: Name  # in metrics and replies; each once
+    window: BudgetWindow  # after which it starts over, in UTC
     routes: tuple[RouteName, ...] = ()  # the routes whose requests count; empty: all
     per: tuple[LimitKeyName, ...] = ()  # route | tenant | key | session | header:NAME; empty: one account for all
-    requests: PositiveCount | None = None
-    tokens: PositiveCount | None = None
-    spend: Spend | None = None
+    requests: PositiveCount | None = None  # in the window
+    tokens: PositiveCount | None = None  # in the window: prompts and completions
+    spend: Spend | None = None  # in the window, in the currency of `prices`
     # Amounts of single tenants or keys; what one leaves out is as for all others
     overrides: Mapping[Text, BudgetAmounts] = field(default_factory=dict)
     location: Location | None = field(default=None, compare=False)

@@ -29,10 +29,10 @@ class QueueSpec:
     """The requests that wait for an endpoint, per worker."""
 
     max_requests: Count = 1000  # 0: none waits
-    max_wait: PositiveDuration = 1.0
+    max_wait: PositiveDuration = 1.0  # longer ones are refused
     # A tenant's queue that is never below this wait for an `interval` is served last in, first out
     target: PositiveDuration = 0.1
-    interval: PositiveDuration = 0.5
+    interval: PositiveDuration = 0.5  # see `target`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PriorityClassSpec:
     A request may ask for a lower class than its caller's, never for a higher one.
     """
 
-    name: Name
+    name: Name  # that requests and metrics have
     tenant: tuple[Glob, ...] = ()  # case-sensitive
     key: tuple[Glob, ...] = ()  # as `allow` of routes has them
     # Shares of tenants that wait in the same class; 1 where a tenant is not named

@@ -28,7 +28,7 @@ Port = Annotated[int, values.between(1, 65535, values.integer)]
 class KubernetesSpec:
     """A Service whose EndpointSlices are watched."""
 
-    service: Annotated[str, value_parsers.dns_label]
+    service: Annotated[str, value_parsers.dns_label]  # its name
     namespace: Annotated[str, value_parsers.dns_label] | None = None  # None: that of the gateway's pod
     # The name or the number of a port of the slices; None: the only one
     port: Annotated[str, value_parsers.service_port] | None = None
@@ -47,7 +47,7 @@ class SourceSpec:
     kubernetes: KubernetesSpec | None = None
     file: str | None = None  # the path of a YAML or JSON file with a list
     http: Annotated[str, value_parsers.api_url] | None = None  # the URL of such a list
-    scheme: Literal["http", "https", "grpc", "grpcs"] = "http"
+    scheme: Literal["http", "https", "grpc", "grpcs"] = "http"  # of the addresses that are found
     # The port of gRPC at the same addresses, where they have it beside REST; of Kubernetes its name or its number;
     # `listed`: each entry of a list has an address of its own
     grpc: Annotated[str, value_parsers.service_port] | None = None
@@ -58,11 +58,11 @@ class SourceSpec:
     family: Literal["auto", "ipv4", "ipv6", "all"] = "auto"
     # Of DNS: the least and the longest time between two queries; the records' TTL decides within
     min_refresh: PositiveDuration = 1.0
-    max_refresh: PositiveDuration = 60.0
+    max_refresh: PositiveDuration = 60.0  # see `min_refresh`
     servers: tuple[Annotated[str, value_parsers.address_port], ...] = ()  # of DNS; none: those of /etc/resolv.conf
     # Of a list by HTTP: the time between two requests, and of one
     interval: PositiveDuration = 5.0
-    timeout: PositiveDuration = 5.0
+    timeout: PositiveDuration = 5.0  # see `interval`
     token: str | None = None  # the path of a file with a bearer token for it, which is read again for each request
     ca: str | None = None  # the path of a PEM file; None: the system's authorities
     # How long the endpoints stay when the source has none any more; None: 5 min of DNS and HTTP, else 0

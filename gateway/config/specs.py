@@ -43,9 +43,9 @@ from gateway.yaml.problems import Location
 class InputMatch:
     """Conditions on one input tensor; all of them must hold for the same tensor."""
 
-    name: tuple[Glob, ...] = ()
-    datatype: tuple[Datatype, ...] = ()
-    rank: Count | None = None
+    name: tuple[Glob, ...] = ()  # of the tensor
+    datatype: tuple[Datatype, ...] = ()  # of the tensor
+    rank: Count | None = None  # number of axes
     shape: tuple[int, ...] | None = None  # -1 matches any length of that axis
     bytes_at_least: Size | None = None  # size of the tensor's data
 
@@ -57,15 +57,16 @@ class MatchSpec:
     Texts are globs (`*`, `?`, `[...]`), case-sensitive.
     """
 
-    model: tuple[Glob, ...] = ()
-    version: tuple[Glob, ...] = ()
+    model: tuple[Glob, ...] = ()  # the requested name
+    version: tuple[Glob, ...] = ()  # the requested version; a request without one matches none
     protocol: tuple[FrontProtocol, ...] = ()  # rest | grpc | openai
     operation: tuple[OperationName, ...] = ()  # values of protocol.operations.Operation
     header: Mapping[HeaderName, tuple[Glob, ...]] = field(default_factory=dict)  # names in lower case
+    # Of the body; numbers and booleans are compared as text
     parameter: Mapping[Text, tuple[Annotated[str, value_parsers.parameter_glob], ...]] = field(default_factory=dict)
     input: tuple[InputMatch, ...] = ()  # each must be met by some input
-    tenant: tuple[Glob, ...] = ()
-    has_image: bool | None = None
+    tenant: tuple[Glob, ...] = ()  # by the tenant header, or with `auth:` the verified one
+    has_image: bool | None = None  # whether some message of a chat has an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,10 @@ class SessionSpec:
 class RouteSpec:
     """One rule: if `match` holds, go to `engine` or to an arm of `experiment`."""
 
-    name: Name
+    name: Name  # in replies, metrics and logs; each once
     match: MatchSpec = MatchSpec()
-    engine: EngineName | None = None
-    experiment: ExperimentName | None = None
+    engine: EngineName | None = None  # where requests go; this or `experiment`
+    experiment: ExperimentName | None = None  # whose arms requests go to; this or `engine`
     model: Text | None = None  # the model's name at the engine; None: the requested name
     fallback: tuple[FallbackSpec, ...] = ()  # engines that answer where the first one cannot, in order
     resume: bool = False  # a generation that breaks off continues elsewhere
@@ -128,10 +129,10 @@ class RouteSpec:
 class IdentitySpec:
     """Where requests carry their identity."""
 
-    session_header: ClientHeaderName = "x-session-id"
+    session_header: ClientHeaderName = "x-session-id"  # names the session of a request
     # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata
     session_parameters: tuple[Text, ...] = ("session_id", "sequence_id")
-    tenant_header: ClientHeaderName = "x-tenant"
+    tenant_header: ClientHeaderName = "x-tenant"  # names its tenant
     trust_header: bool = False  # with `auth:`, the tenant header of a client is believed instead of its key's tenant
     trusted_proxies: tuple[Network, ...] = ()  # the same for clients that connect from there
     session_cookie: Text | None = None  # the name of a cookie, read where the header is missing
@@ -142,9 +143,9 @@ class IdentitySpec:
 class TensorSpec:
     """An input of a request."""
 
-    name: str
-    datatype: Datatype
-    shape: tuple[int, ...]
+    name: str  # of the tensor
+    datatype: Datatype  # of the tensor
+    shape: tuple[int, ...]  # of the tensor
     bytes: Size | None = None  # None: the size of the shape; 0 for BYTES, whose elements have any length
 
 
@@ -152,18 +153,19 @@ class TensorSpec:
 class RequestSpec:
     """The facts of a request that rules may use, under their names in `match:`."""
 
-    model: str
-    version: str | None = None
+    model: str  # the requested name
+    version: str | None = None  # the requested version
     protocol: FrontProtocol = "rest"  # rest | grpc | openai
-    operation: OperationName = "infer"
+    operation: OperationName = "infer"  # what is asked for
     header: Mapping[HeaderName, str] = field(default_factory=dict)  # names in lower case
+    # Of the body
     parameter: Mapping[Text, Annotated[bool | int | float | str, value_parsers.parameter]] = field(default_factory=dict)
     input: tuple[TensorSpec, ...] = ()
     session: str | None = None  # as the session header has it
     tenant: str | None = None  # as the tenant header has it, or with `auth:` the verified caller
     key: str | None = None  # of the verified caller
-    claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)
-    has_image: bool = False
+    claim: Mapping[Text, tuple[str, ...]] = field(default_factory=dict)  # of the verified caller's token
+    has_image: bool = False  # of a chat
     force: str | None = None  # EXPERIMENT=ARM, of a caller who may choose
 
 
@@ -171,11 +173,11 @@ class RequestSpec:
 class ExpectSpec:
     """The expected decision; None accepts anything."""
 
-    route: Name | None = None
-    engine: Name | None = None
+    route: Name | None = None  # the route that is taken
+    engine: Name | None = None  # the engine that answers
     model: Text | None = None  # as sent to the engine
-    experiment: Name | None = None
-    arm: Name | None = None
+    experiment: Name | None = None  # the experiment of the route
+    arm: Name | None = None  # the arm that is chosen
     no_route: bool = False  # the request is refused
 
     @property
@@ -188,7 +190,7 @@ class ExpectSpec:
 class RuleTestSpec:
     """A test case in a rule file."""
 
-    name: str
+    name: str  # what it shows
     request: RequestSpec
     expect: ExpectSpec
     location: Location | None = field(default=None, compare=False)

@@ -117,7 +117,7 @@ class GrpcReader:
         target, session = decision
         target.check_size(self._message.declared_size)
         if session is not None and target.route_target.is_sticky:
-            found = self._plane.affinity.lookup_cached(target.route_target, session)
+            found = self._plane.affinity.lookup_cached(target.route_target, session, head, sets_pin=False)
             target = head.plan.target(found) if found is not None else target
         return target, session
 

@@ -160,7 +160,9 @@ class RestReader:
         route_target, session = plan.snapshot.target_of(decision), decision.session
         self._check_size(route_target)
         if session is not None and route_target.is_sticky:
-            route_target = self._plane.affinity.lookup_cached(route_target, session) or route_target
+            route_target = (
+                self._plane.affinity.lookup_cached(route_target, session, request, sets_pin=False) or route_target
+            )
         return route_target, session
 
     def _check_size(self, route_target: RouteTarget) -> None:

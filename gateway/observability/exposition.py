@@ -53,9 +53,12 @@ class _Metric(NamedTuple):
     labels: tuple[str, ...]
     rows: RowsOf
 
+    @property
+    def full_name(self) -> str:
+        return f"pointsman_{self.name}_total" if self.kind == "counter" else f"pointsman_{self.name}"
+
     def family(self, state: ExpositionState) -> PrometheusFamily:
-        name = f"pointsman_{self.name}_total" if self.kind == "counter" else f"pointsman_{self.name}"
-        family = PrometheusFamily(name, self.help, self.kind, self.labels)
+        family = PrometheusFamily(self.full_name, self.help, self.kind, self.labels)
         for labels, value in self.rows(state):
             if self.kind == "histogram":
                 family.add_histogram(tuple(labels), LATENCY_BOUNDS, value.counts, value.sum)
@@ -487,3 +490,9 @@ _GROUPS: tuple[tuple[Callable[[ExpositionState], bool], tuple[_Metric, ...]], ..
     (lambda state: state.traces is not None, _TRACE_METRICS),
     (lambda state: True, _PROCESS_METRICS),
 )
+
+
+def all_metrics() -> Iterator[_Metric]:
+    """Each metric that a gateway may show, for the documentation and its checks."""
+    for _, metrics in _GROUPS:
+        yield from metrics

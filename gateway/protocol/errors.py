@@ -42,7 +42,6 @@ class ErrorKind(Enum):
     UPSTREAM_RESET = "upstream_reset", 502, 14
     UPSTREAM_PROTOCOL = "upstream_protocol", 502, 14
     LOOP = "loop", 508, 9  # FAILED_PRECONDITION
-    NOT_READY = "not_ready", 400, 14
     UNSUPPORTED = "unsupported", 501, 12
     HISTORY_MISSING = "history_missing", 503, 14
     CONVERSATION_FULL = "conversation_full", 400, 3  # as OpenAI's API says of a context that is full

@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from gateway.cli.openapi import openapi as write_documents
-from scripts.docs_site.commands import PLACE, command_page
+from scripts.docs_site.commands import command_page
 from scripts.docs_site.pages import Page, Site, read_site
+from scripts.docs_site.rule_keys import rule_key_page
+from scripts.docs_site.tables import error_page, metric_page
 
 # Room for tables, whose names and values stay in one line.
 STYLE = """
@@ -26,10 +29,16 @@ STYLE = """
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def config(site: Site, pages: Path, output: Path) -> dict[str, object]:
+def generated() -> list[Page]:
+    """The pages that come from code."""
+    return [rule_key_page(), command_page(), metric_page(), error_page(ROOT)]
+
+
+def config(site: Site, reference: Sequence[Page], pages: Path, output: Path) -> dict[str, object]:
     """mkdocs' configuration: search in the browser, and nothing that is loaded from elsewhere."""
+    more = [{page.title: f"{page.place}.md"} for page in reference]
     navigation: list[object] = [
-        {title: [*children, {"Commands": f"{PLACE}.md"}]} if title == "Reference" else {title: children}
+        {title: [*more, *children]} if title == "Reference" else {title: children}
         for entry in site.navigation
         for title, children in entry.items()
         if isinstance(children, list | str)
@@ -79,10 +88,10 @@ def config(site: Site, pages: Path, output: Path) -> dict[str, object]:
 
 def build(output: Path) -> int:
     """The exit status of mkdocs: not 0 where a link leads nowhere."""
-    site = read_site(ROOT)
+    site, reference = read_site(ROOT), generated()
     with tempfile.TemporaryDirectory() as folder:
         pages = Path(folder) / "pages"
-        for page in (*site.pages, command_page()):
+        for page in (*site.pages, *reference):
             _write(pages, page)
         for asset in sorted(site.assets):
             target = pages / "files" / asset
@@ -90,7 +99,7 @@ def build(output: Path) -> int:
             shutil.copyfile(ROOT / asset, target)
         (pages / "site.css").write_text(STYLE)
         settings = Path(folder) / "mkdocs.yml"
-        settings.write_text(yaml.safe_dump(config(site, pages, output), sort_keys=False))
+        settings.write_text(yaml.safe_dump(config(site, reference, pages, output), sort_keys=False))
         command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(settings)]
         status = subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
     return status or write_documents(output / "openapi")

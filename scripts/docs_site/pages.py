@@ -53,11 +53,21 @@ NAVIGATION = (
             Source("gateway/guides/from-envoy.md", "migrate/envoy", "From Envoy"),
         ),
     ),
+    Section(
+        "Guides",
+        (
+            Source("gateway/guides/migrate.md", "guides/migrate", "Migrate between engines"),
+            Source("gateway/guides/language-models.md", "guides/language-models", "Language models"),
+            Source("gateway/guides/availability.md", "guides/availability", "Availability and state"),
+            Source("gateway/guides/grpc.md", "guides/grpc", "gRPC"),
+        ),
+    ),
     Section("Rules", (Source("routing_rules/README.md", "rules", "The rule language", is_split=True),)),
     Section(
         "Operate",
         (
             Source("gateway/README.md", "operate", "Operating the gateway", is_split=True),
+            Source("gateway/guides/operations.md", "operate/operations", "Operations and alerts"),
             Source("gateway/sessions/README.md", "operate/state", "Sessions and Redis"),
             Source("gateway/guides/inference-extension.md", "operate/endpoint-picker", "An endpoint picker for Envoy"),
             Source("gateway/guides/troubleshooting.md", "operate/troubleshooting", "Troubleshooting"),
@@ -80,6 +90,7 @@ NAVIGATION = (
     Section(
         "Reference",
         (
+            Source("scripts/bench/RESULTS.md", "reference/results", "Results of the benchmarks"),
             Source("scripts/bench/README.md", "reference/benchmarks", "Benchmarks"),
             Source("CHANGELOG.md", "reference/changes", "Changes"),
         ),

@@ -88,6 +88,7 @@ def test_what_is_told_of_one(client: TestClient) -> None:
         "requests": 0,
         "min_requests": 100,
         "min_time": 10.0,
+        "require": "unbreached",
         "fuse": {"error_rate": 0.5, "min_requests": 20, "window": 10.0},
     }
     assert [each["action"] for each in reply["decisions"]] == ["started"]

@@ -55,7 +55,8 @@ def test_an_image_runs_as_nobody_and_ends_when_it_is_told(dockerfile: Path) -> N
 def test_the_context_holds_what_is_copied_and_no_more() -> None:
     """The context has the sources and the files that install them: no tests, no history, no secrets."""
     tops = {path.parts[0] for path in context()}
-    assert tops == {"pyproject.toml", "README.md", "LICENSE", "gateway", "engines", "docker"}
+    assert tops == {"pyproject.toml", "README.md", "LICENSE", "gateway", "engines", "docker", "scripts"}
+    assert [path.name for path in context() if path.parts[0] == "scripts"] == ["commit_hook.py"]  # which the build runs
     names = [str(path) for path in context()]
     locks = [f"docker/locks/{name}.txt" for name in ("build", "engine-host", "gateway")]
     ours = ["docker/requirements.py", "docker/sbom.py", *locks]

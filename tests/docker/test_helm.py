@@ -7,6 +7,7 @@ schemas where these are installed (pip install kubernetes-validate).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,8 +27,10 @@ from gateway.cli.app import make_app
 from gateway.config.rules import load_texts
 from gateway.config.settings import Settings
 from gateway.net.listener_tls import ListenerTls
+from gateway.observability.exposition import all_metrics
 from gateway.options.sources import options_of
 from tests.docker.bare import REPOSITORY
+from tests.docs.pages import Command, parts
 from tests.supervision.stage import RULES
 from tests.support import plain_http
 from tests.support.servers import GatewayProcess
@@ -45,8 +48,14 @@ ALL: dict[str, Any] = {
     "tls": {"secret": "tls", "clientCa": True},
     "rbac": {"namespaces": ["models"], "scaleDeployments": ["big"]},
     "autoscaling": {"enabled": True, "inFlight": 50},
-    "networkPolicy": {"enabled": True, "admins": [{"namespaceSelector": {}}], "egress": [{}]},
+    "networkPolicy": {
+        "enabled": True,
+        "admins": [{"namespaceSelector": {}}],
+        "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "triton"}}}]}],
+        "apiServers": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
+    },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "env": [{"name": "KEY", "value": "v"}],
     "volumes": [{"name": "more", "emptyDir": {}}],
     "volumeMounts": [{"name": "more", "mountPath": "/more"}],
@@ -174,7 +183,7 @@ def test_manifests_follow_kubernetes_schemas(render: Render, values: dict[str, A
     schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     kinds = set()
     for manifest in render(values):
-        if manifest["kind"] not in ("ScaledObject", "ServiceMonitor"):  # of others: no schemas here
+        if manifest["kind"] not in ("ScaledObject", "ServiceMonitor", "PrometheusRule"):  # of others: no schemas here
             schemas.validate(manifest, version, strict=True)
             kinds.add(manifest["kind"])
     assert {"Deployment", "Service", "ConfigMap", "Role", "RoleBinding", "PodDisruptionBudget"} <= kinds
@@ -260,6 +269,7 @@ def test_pods_have_the_time_to_drain(render: Render, settings: dict[str, Any], s
         ({"admin": {"tlsSecret": "t"}}, "admin.tlsSecret needs admin.keysSecret"),
         ({"serviceMonitor": {"enabled": True}}, "serviceMonitor needs admin.keysSecret"),
         ({**KEDA, "autoscaling": {"enabled": True}}, "enable one of them"),
+        ({**KEDA, "networkPolicy": {"enabled": True}}, "need networkPolicy.admins"),
         ({"settings": {"host": "::"}}, "settings.host: the chart sets it"),
         ({"settings": {"http_port": 1}}, "settings.http_port: the chart sets it"),
         ({"replica": 2}, "replica"),
@@ -303,9 +313,30 @@ def test_serve_reads_the_rendered_settings(render: Render, tmp_path: Path, monke
     assert settings.tls == ListenerTls(*pair, str(tls / "ca.crt"))
 
 
+def test_the_command_of_the_page_renders(helm: str, tmp_path: Path) -> None:
+    """`helm install` of docker/README.md has values that the chart takes; its Secrets are those that the page makes."""
+    (command,) = [
+        each for each in parts("docker/README.md") if isinstance(each, Command) and "helm install" in each.text
+    ]
+    (tmp_path / "rules.yaml").write_text(RULES)
+    words = [str(CHART) if word == "docker/helm/pointsman" else word for word in command.words]
+    words = [helm, "template", *words[2:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    manifests = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert one(manifests, "ConfigMap", "pointsman-rules")["data"] == {"rules.yaml": RULES}
+    pod = one(manifests, "Deployment", "pointsman")["spec"]["template"]["spec"]
+    made = [
+        each.words for each in parts("docker/README.md") if isinstance(each, Command) and "create secret" in each.text
+    ]
+    named = {(words[6], words[7].partition("=")[2].partition("=")[0]) for words in made}
+    (keys,) = [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each]
+    reference = next(each["valueFrom"] for each in pod["containers"][0]["env"] if "valueFrom" in each)["secretKeyRef"]
+    assert named == {(keys, "keys.yaml"), (reference["name"], reference["key"])}
+
+
 def test_scalers_name_metrics_that_exist(render: Render) -> None:
     """The figures of the HPA and of KEDA's queries are metrics of the gateway."""
-    source = (REPOSITORY / "gateway" / "observability" / "exposition.py").read_text()
     metrics = one(render(ALL), "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = [each["pods"]["metric"]["name"] for each in metrics if each["type"] == "Pods"]
     for trigger in one(render(KEDA), "ScaledObject")["spec"]["triggers"]:
@@ -313,7 +344,57 @@ def test_scalers_name_metrics_that_exist(render: Render) -> None:
         assert '{namespace="gw",service="r-pointsman-admin"}' in query
         names.append(query.removeprefix("sum(").partition("{")[0])
     assert names == ["pointsman_in_flight", "pointsman_in_flight", "pointsman_overload_waiting"]
-    assert all(f'"{name.removeprefix("pointsman_")}"' in source for name in names)
+    assert set(names) <= {metric.full_name for metric in all_metrics()}
+
+
+# Of keda.sh/docs, spec of a ScaledObject and its trigger `prometheus`.
+SCALED_OBJECT = {
+    "scaleTargetRef",
+    "minReplicaCount",
+    "maxReplicaCount",
+    "pollingInterval",
+    "cooldownPeriod",
+    "triggers",
+}
+TRIGGER = {"serverAddress", "query", "threshold", "activationThreshold", "namespace", "ignoreNullValues", "unsafeSsl"}
+# Of the Prometheus Operator's API reference.
+SERVICE_MONITOR = {"selector", "endpoints", "namespaceSelector", "jobLabel", "targetLabels"}
+MONITORED = {"port", "path", "interval", "scheme", "tlsConfig", "authorization", "scrapeTimeout"}
+
+
+def test_custom_resources_have_the_fields_of_their_documentation(render: Render) -> None:
+    """Kubernetes' schemas have no ScaledObject and no ServiceMonitor: their fields are known ones."""
+    scaled = one(render(KEDA), "ScaledObject")
+    assert scaled["apiVersion"] == "keda.sh/v1alpha1" and scaled["spec"].keys() <= SCALED_OBJECT
+    assert 0 <= scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"]
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["type"] == "prometheus" and trigger["metadata"].keys() <= TRIGGER
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())  # a number would be refused
+        float(trigger["metadata"]["threshold"])
+    monitor = one(render(ALL), "ServiceMonitor")
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1" and monitor["spec"].keys() <= SERVICE_MONITOR
+    assert all(endpoint.keys() <= MONITORED for endpoint in monitor["spec"]["endpoints"])
+
+
+def test_a_network_policy_lets_the_gateway_work(render: Render) -> None:
+    """Clients reach the inference ports alone; with rules for egress, names and EndpointSlices are found."""
+    (policy,) = [each["spec"] for each in render(ALL) if each["kind"] == "NetworkPolicy"]
+    inference, admin = policy["ingress"]
+    assert ([port["port"] for port in inference["ports"]], "from" in inference) == (["http", "grpc"], False)
+    assert ([port["port"] for port in admin["ports"]], admin["from"]) == (["admin"], ALL["networkPolicy"]["admins"])
+    dns, api, *own = policy["egress"]
+    assert {(port["port"], port["protocol"]) for port in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert {port["port"] for port in api["ports"]} == {443, 6443}
+    assert (api["to"], own) == (ALL["networkPolicy"]["apiServers"], ALL["networkPolicy"]["egress"])
+
+
+def test_the_alerts_are_installed_and_explained(render: Render) -> None:
+    """The chart installs docker/prometheus/alerts.yaml as it is; the page of operations has a row for each alert."""
+    (rule,) = [each["spec"] for each in render(ALL) if each["kind"] == "PrometheusRule"]
+    assert rule == yaml.safe_load((REPOSITORY / "docker" / "prometheus" / "alerts.yaml").read_text())
+    names = [alert["alert"] for group in rule["groups"] for alert in group["rules"]]
+    page = (REPOSITORY / "gateway" / "guides" / "operations.md").read_text()
+    assert sorted(set(re.findall(r"`(Pointsman\w+)`", page))) == sorted(names)
 
 
 # A pod's files

@@ -21,7 +21,6 @@ from gateway.protocol.errors import ErrorKind, GatewayError
         (ErrorKind.UPSTREAM_CONNECT, "upstream_connect", 502, 14),
         (ErrorKind.UPSTREAM_RESET, "upstream_reset", 502, 14),
         (ErrorKind.UPSTREAM_PROTOCOL, "upstream_protocol", 502, 14),
-        (ErrorKind.NOT_READY, "not_ready", 400, 14),
         (ErrorKind.UNSUPPORTED, "unsupported", 501, 12),
         (ErrorKind.HISTORY_MISSING, "history_missing", 503, 14),
         (ErrorKind.CONVERSATION_FULL, "conversation_full", 400, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -164,9 +165,9 @@ def test_a_compiled_module_behaves_as_its_source(tmp_path: Path) -> None:
 
 
 def test_the_version_tells_the_build() -> None:
-    """`pointsman --version` says whether the compiled data plane runs."""
+    """`pointsman --version` names the commit, and says whether the compiled data plane runs."""
     line = CliRunner().invoke(make_app(), ["--version"]).output
     from gateway.wire.http1 import head
 
     build = "pure Python" if str(head.__file__).endswith(".py") else "compiled"
-    assert line.startswith("pointsman ") and line.endswith(f" ({build})\n")
+    assert re.fullmatch(rf"pointsman \d+\.\d+\.\d+ \(commit ([0-9a-f]{{12}}(-dirty)?|unknown), {build}\)\n", line)

@@ -1,21 +1,33 @@
 """The documentation's site: pages, links, commands, and what a reader's browser loads."""
 
+import importlib
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
+import gateway.config
 from gateway.cli.app import make_app
 from gateway.cli.command_table import PROGRAMS
+from gateway.config import rules
+from gateway.config.sessions import read_session
+from gateway.config.specs import RulesSpec, SessionSpec
+from gateway.protocol.errors import ErrorKind
+from gateway.yaml.readers import Record
+from scripts.docs_site import rule_keys, tables
 from scripts.docs_site.pages import Section, Source, read_site
 from tests.support.child import REPOSITORY
+from tests.support.chromium import ARGUMENTS, find_chromium
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,21 +84,104 @@ def test_a_long_page_is_split(repository: Path) -> None:
     assert site.navigation[1] == {"Other": "more/other.md"}
 
 
-def test_the_site(tmp_path: Path) -> None:
-    """mkdocs finds no broken link or anchor, a browser loads nothing from elsewhere, and all commands are there."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site's folder."""
     pytest.importorskip("mkdocs", reason="needs pip install 'pointsman[docs]'")
-    command = [sys.executable, "-m", "scripts.docs_site.build", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "scripts.docs_site.build", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = sorted((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+def test_the_site(built: Path) -> None:
+    """mkdocs finds no broken link or anchor, pages load nothing from elsewhere, and all commands are there."""
+    pages = sorted(built.rglob("*.html"))
     assert len(pages) > 40
     loads = re.compile(
         r"<(?:script|img|iframe)[^>]* src=\"(?:https?:)?//|<link[^>]* href=\"(?:https?:)?//[^>]*stylesheet"
     )
     assert [page for page in pages if loads.search(page.read_text())] == []
-    reference = (tmp_path / "site" / "reference" / "commands.html").read_text()
+    reference = (built / "reference" / "commands.html").read_text()
     assert [path for path, _ in commands() if path.replace(" ", "-") not in reference] == []
-    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+    assert (built / "search" / "search_index.json").stat().st_size > 100_000
+    for page, words in {
+        "rule-keys": ("engines.NAME.breaker", "unhealthy_after", "routes.session.sequences", "on_loss"),
+        "metrics": ("pointsman_requests_total", "pointsman_overload_waiting"),
+        "errors": ("no_healthy_endpoint", "FAILED_PRECONDITION"),
+    }.items():
+        text = (built / "reference" / f"{page}.html").read_text()
+        assert [word for word in words if word not in text] == [], page
+
+
+def test_a_reader_searches(built: Path) -> None:
+    """A real Chromium finds a key of the rules by the site's search, without a request to another host."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (path := find_chromium()) is None:
+        pytest.skip("no Chromium here")
+    handler = partial(QuietHandler, directory=str(built))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as it:
+        Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}/"
+        browser = it.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto(f"{home}index.html")
+        page.click("input.md-search__input")
+        page.keyboard.type("unhealthy_after")
+        page.wait_for_selector("a.md-search-result__link[href*='reference/rule-keys.html']")
+        browser.close()
+        server.shutdown()
+    assert [url for url in requested if not url.startswith((home, "data:", "blob:"))] == []
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder, and logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def records() -> Iterator[Record[Any]]:
+    """The readers of maps in rule files."""
+    for module in pkgutil.iter_modules(gateway.config.__path__, "gateway.config."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, Record):
+                yield value
+
+
+def test_the_reference_has_the_keys_that_are_read() -> None:
+    """Each map of the reference has the keys of its reader; keys have a type and a meaning, and links lead to a map."""
+    sections = {section.spec: section for section in rule_keys.sections()}
+    anchors = {section.anchor for section in sections.values()}
+    compared = 0
+    for record in records():
+        if record.make in sections:
+            keys = {key.name for key in sections[record.make].keys}
+            assert keys - {"on_loss"} == record.fields.keys(), record.what
+            compared += 1
+    assert compared > 15
+    assert {key.name for key in sections[RulesSpec].keys} == set(rules._SECTIONS)
+    assert {key.name for key in sections[SessionSpec].keys} == read_session.fields.keys()
+    for section in sections.values():
+        assert [key.name for key in section.keys if not (key.kind and key.meaning)] == [], section.path
+        linked = {link for key in section.keys for link in re.findall(r"\(#([\w-]+)\)", key.kind)}
+        assert linked <= anchors, section.path
+    lines = rule_keys.rule_key_page().lines
+    assert "| `timeout` | duration, more than 0 | `1s` | a probe that takes longer has failed |" in lines
+
+
+@pytest.mark.parametrize(("page", "columns"), [(tables.CAUSES, 4), (tables.CURES, 3)])
+def test_the_pages_explain_every_error(page: str, columns: int) -> None:
+    """Each reason has a row in the table of failures and one in the guide of troubleshooting, with its status."""
+    found = tables.rows(REPOSITORY / page, columns)
+    assert {kind.value for kind in ErrorKind} - found.keys() == set()
+    for kind in ErrorKind:
+        stated = found[kind.value][1 if columns == 4 else 0]
+        assert str(kind.status.http) in stated, kind
 
 
 @cache

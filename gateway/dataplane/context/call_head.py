@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from types import EllipsisType
 
 from gateway.config.settings import Settings

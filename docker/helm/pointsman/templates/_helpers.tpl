@@ -117,6 +117,9 @@ httpGet:
 {{- if and .Values.serviceMonitor.enabled (not (and .Values.admin.keysSecret .Values.admin.openMetrics)) -}}
 {{- fail "serviceMonitor needs admin.keysSecret and admin.openMetrics: without them /metrics is reachable within the pod alone" -}}
 {{- end -}}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.admins) (or .Values.serviceMonitor.enabled .Values.keda.enabled) -}}
+{{- fail "serviceMonitor and keda need networkPolicy.admins: without a peer there Prometheus does not reach the admin port" -}}
+{{- end -}}
 {{- if and .Values.autoscaling.enabled (not (or .Values.autoscaling.cpuUtilization .Values.autoscaling.inFlight)) -}}
 {{- fail "autoscaling needs cpuUtilization or inFlight" -}}
 {{- end -}}
