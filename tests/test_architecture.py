@@ -25,6 +25,7 @@ FLOORS = {
     "gateway.upstream": 4,
     "gateway.observability": 4,
     "gateway.conversations": 4,
+    "gateway.hooks": 4,
     "gateway.limits": 4,
     "gateway.rule_versions": 4,
     "gateway.shadow.comparison": 4,
@@ -86,6 +87,7 @@ INNER_FLOORS = {
     "gateway.dataplane": {
         "gateway.dataplane.context": 0,
         "gateway.dataplane.attempts": 1,
+        "gateway.dataplane.hooks": 1,
         "gateway.dataplane.mirroring": 1,
         "gateway.dataplane.translation": 2,
         "gateway.dataplane.conversation": 3,

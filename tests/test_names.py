@@ -13,7 +13,7 @@ PACKAGES = ("gateway", "engines")
 # Words in -ing that the field uses as nouns.
 NOUNS = {
     "balancing", "batching", "embedding", "finding", "forwarding", "keyring", "ordering", "pacing", "packing",
-    "pending", "recording", "sampling", "staging", "templating", "timing", "tracing", "wiring",
+    "pending", "recording", "sampling", "staging", "templating", "testing", "timing", "tracing", "wiring",
 }  # fmt: skip
 # What each of Triton's python models is called.
 TRITONS = {"TritonPythonModel"}

@@ -98,6 +98,17 @@ def add_experiments(app: FastAPI, control: ControlPlane) -> None:
         """The time series since then: shares, and each metric's intervals."""
         return {"series": await _carried_out(control, name, experiments.history(name, since))}
 
+    @app.get(f"{_PATH}/evidence", tags=["experiments"], responses=_ERRORS)
+    async def show_evidence(name: str, _: Viewer) -> Json:
+        """The counts of the run that comparisons are computed from: by period of constant shares, arm and bucket of
+        units. Lists have a number for each of 64 buckets, zeros are left out."""
+        periods = await _carried_out(control, name, experiments.evidence(name))
+        shown = experiments.experiment_json(name)
+        return {
+            **{key: shown[key] for key in ("name", "unit", "control", "metric", "goal", "alpha")},
+            "periods": periods,
+        }
+
     @app.get("/decisions", tags=["experiments"], responses={503: _ERRORS[503]})
     async def list_decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
         """The decisions on all experiments, the newest first: time, author, reason and figures."""

@@ -31,10 +31,11 @@ def check(paths: RulePaths) -> int:
     Exit code: 0 if the rules are valid (warnings are allowed), else 1.
     """
     from gateway.dry_run.guardrail_samples import with_samples
+    from gateway.dry_run.hook_check import with_hooks
     from gateway.dry_run.rule_tests import tested
     from gateway.dry_run.tls_check import with_tls_files
 
-    loaded = tested(with_samples(with_tls_files(load_rules(paths))))
+    loaded = tested(with_hooks(with_samples(with_tls_files(load_rules(paths)))))
     print_problems(loaded)
     typer.echo(summarize(loaded))
     return 0 if loaded.rules is not None else 1

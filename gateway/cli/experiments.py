@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from gateway.cli.admin_client import Gateway, GatewayTyper, Row, console, moment, print_table
+from gateway.cli.admin_client import Gateway, GatewayTyper, Row, console, moment, print_table, refused
+from gateway.cli.experiment_tables import (
+    ExperimentTable,
+    FormatMissing,
+    TableFormat,
+    latency_rows,
+    outcome_rows,
+    result_rows,
+    write_table,
+)
 
 app = GatewayTyper(
     help="List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll back a run; "
-    "assign a session to an arm."
+    "assign a session to an arm; export evidence and results."
 )
 
 Name = Annotated[str, typer.Argument(help="The experiment, as the rules name it.")]
@@ -23,7 +34,7 @@ _COLOURS = {"running": "green", "held": "yellow", "rolled_back": "red", "finishe
 @app.callback(invoke_without_command=True)
 def _listed(gateway: Gateway, context: typer.Context) -> None:
     """List or show the experiments of a running gateway; start, stop, ramp, hold, promote or roll back a run; assign a
-    session to an arm. Without a command: list."""
+    session to an arm; export evidence and results. Without a command: list."""
     if context.invoked_subcommand is None:
         list_all(gateway)
 
@@ -148,6 +159,36 @@ def force(
     typer.echo(
         f"Session {unit!r} has arm '{arm}' of {name}." if arm else f"Session {unit!r} has its own arm of {name}."
     )
+
+
+@app.command()
+def export(
+    gateway: Gateway,
+    name: Name,
+    table: Annotated[
+        ExperimentTable,
+        typer.Option(
+            help="outcomes: exposures, requests, errors, latencies, tokens and feedback by period, arm and bucket of "
+            "units; latencies: the histograms of quantiles; results: estimates, intervals and p-values."
+        ),
+    ] = ExperimentTable.OUTCOMES,
+    file_format: Annotated[TableFormat, typer.Option("--format", help="Parquet needs pyarrow.")] = TableFormat.JSONL,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file to write; default: standard output.")
+    ] = None,
+) -> None:
+    """Export the evidence or the results of an experiment's run, for a notebook or a warehouse."""
+    if table is ExperimentTable.RESULTS:
+        rows = result_rows(gateway.get("experiments", name))
+    else:
+        evidence = gateway.get("experiments", name, "evidence")
+        rows = outcome_rows(evidence) if table is ExperimentTable.OUTCOMES else latency_rows(evidence)
+    try:
+        number = write_table(rows, file_format, output, sys.stdout)
+    except (OSError, FormatMissing) as error:
+        raise refused(str(error)) from error
+    if output is not None:
+        typer.echo(f"{number} rows of {table.value} are in {output}.")
 
 
 def _command(gateway: Gateway, name: str, what: str, body: dict[str, Any]) -> None:

@@ -142,6 +142,7 @@ def _access(allowed: list[str] | None, http: list[str] | None, grpc: list[str] |
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.cli.check import print_problems, summarize
     from gateway.config.rules import load_rules
+    from gateway.dry_run.hook_check import with_hooks
     from gateway.dry_run.rule_tests import tested
     from gateway.dry_run.tls_check import with_tls_files
     from gateway.net.listener_tls import listener_problems
@@ -165,7 +166,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
         with suppress(OSError):  # who needs it says what is missing
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     book = Rulebook(paths, versions_dir(settings, paths), settings.rules_api_env)
-    loaded = tested(with_tls_files(load_rules(paths)))
+    loaded = tested(with_hooks(with_tls_files(load_rules(paths))))
     if loaded.problems:
         print_problems(loaded)
     if loaded.rules is None:

@@ -29,10 +29,11 @@ _USER = re.compile(r"(?<=//)[^/\s'@]+@|[^\s/'@:]+:[^\s/'@]+@")
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """Names of variables, and real paths of files."""
+    """Names of variables, real paths of files, and hooks."""
 
     variables: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
+    hooks: frozenset[str] = frozenset()  # code, with its options: see `HookSpec.identity`
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gateway.config.auth_specs import AccessSpec
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.fallbacks import read_fallbacks
+from gateway.config.hooks import read_hooks
 from gateway.config.limit_specs import LimitSpec
 from gateway.config.sessions import read_session
 from gateway.config.specs import (
@@ -46,6 +47,7 @@ _ROUTE = record_of(
     session=read_session,
     shadow=record_of("shadow", ShadowSpec),
     fallback=read_fallbacks,
+    hooks=read_hooks,
 )
 
 

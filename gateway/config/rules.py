@@ -26,6 +26,7 @@ from gateway.config.budgets import check_budgets, read_budget, read_price
 from gateway.config.engines import read_engine
 from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.fallbacks import check_fallbacks
+from gateway.config.hooks import check_hooks
 from gateway.config.host_access import Environment, HostNames, may_name
 from gateway.config.overload import read_classes
 from gateway.config.reachability import find_unreachable
@@ -92,6 +93,7 @@ def _load(
     environment = Environment(os.environ if values is None else values, allowed)
     allowed_files = allowed.files if allowed is not None else None
     reading = Reading(problems, allowed_files=allowed_files, is_partial=bool(problems), environment=environment)
+    reading.allowed_hooks = allowed.hooks if allowed is not None else None
     sections: dict[str, Any] = {"engines": {}, "routes": ()}
     count = ValueCount()
     for file in files:
@@ -104,7 +106,7 @@ def _load(
     found = dict.fromkeys(cleared)  # findings behind an anchor repeat at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
-    host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files))
+    host_names = HostNames(frozenset(environment.read), frozenset(reading.named_files), frozenset(reading.named_hooks))
     return LoadedRules(
         None if reading.num_errors else rules,
         ordered,
@@ -252,6 +254,7 @@ def _check_together(rules: RulesSpec, paths: Sequence[Path], reading: Reading) -
     check_keys(rules, reading)
     check_cache_salts(rules, reading)
     check_layers(rules.experiments, rules.layers, reading)
+    check_hooks(rules, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)

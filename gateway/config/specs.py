@@ -15,6 +15,7 @@ from gateway.config.auth_specs import AccessSpec, AuthSpec, Network
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.fallback_specs import FallbackSpec
+from gateway.config.hook_specs import HookSpec
 from gateway.config.limit_specs import BudgetSpec, LimitSpec, PriceSpec
 from gateway.config.overload_specs import PriorityClassSpec
 from gateway.config.value_parsers import (
@@ -118,6 +119,7 @@ class RouteSpec:
     max_body_bytes: PositiveSize | None = None  # of a request; None, or more than --max-body-bytes: that option
     session: SessionSpec = SessionSpec()
     shadow: ShadowSpec | None = None  # a second engine that gets copies, for comparison
+    hooks: tuple[HookSpec, ...] = ()  # code of the operator that its requests pass, in this order
     allow: tuple[AccessSpec, ...] = ()  # the callers who may use it; empty: all
     refuse: tuple[AccessSpec, ...] = ()  # those who may not, whatever `allow` says
     location: Location | None = None
@@ -216,7 +218,7 @@ class RulesSpec:
     @property
     def of_files(self) -> tuple[object, ...]:
         """What is read from other files than the rule files, whose digest does not cover it."""
-        return self.auth, self.engines
+        return self.auth, self.engines, tuple(route.hooks for route in self.routes if route.hooks)
 
 
 def with_endpoints(rules: RulesSpec, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> RulesSpec:

@@ -411,6 +411,11 @@ def guardrail_bound(metric: str, bound: str) -> Callable[[str], float]:
 
 # The types of specs' fields
 
+hook_name = values.matching(
+    r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?::[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)?|[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+    str,
+    "{text!r} is no hook: module:object, or the name of an entry point in the group 'pointsman.hooks'",
+)
 Name = Annotated[str, values.name]
 Text = Annotated[str, text]
 Glob = Annotated[str, glob]

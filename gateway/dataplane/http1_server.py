@@ -17,6 +17,7 @@ from gateway.dataplane.context.local_replies import (
     JSON,
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
+    NOT_MODIFIED,
     error_event,
     error_reply,
     relayed,
@@ -290,7 +291,7 @@ class Http1ServerConnection(Http1Server):
         """Answer the request under way with a complete reply of the gateway."""
         if self._state is ParserState.BODY:
             self.close_after_reply()
-        without_body = self._request is not None and self._request.plan.without_body
+        without_body = status == NOT_MODIFIED or (self._request is not None and self._request.plan.without_body)
         self.write(reply(status, body, content_type, fields, self._head_end, without_body=without_body))
         self.reply_ended()
 

@@ -357,6 +357,18 @@ class ExperimentController:
                 return TimeSeries([*stored.get("series", []), *stored.get("tail", [])]).since(since)
         return experiment.series.since(since)
 
+    async def evidence(self, name: str) -> list[Json]:
+        """The counts of the run by period, arm and bucket, the oldest first: what statistics are computed from.
+
+        Raises: KeyError; StoreError where another gateway leads, and its evidence cannot be read.
+        """
+        experiment = self._experiments[name]
+        if self.is_leader:
+            return [experiment.evidence.write(number) for number in experiment.evidence.numbers]
+        parts = await self._coordination.load(name)
+        periods = [part for key, part in parts.items() if key.startswith("period:")]
+        return sorted(periods, key=lambda period: int(period["number"]))
+
     async def decisions(self, limit: int) -> Sequence[Json]:
         """The last decisions, newest first. Raises: StoreError."""
         return await self._coordination.decisions(limit)

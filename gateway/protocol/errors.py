@@ -46,7 +46,8 @@ class ErrorKind(Enum):
     HISTORY_MISSING = "history_missing", 503, 14
     CONVERSATION_FULL = "conversation_full", 400, 3  # as OpenAI's API says of a context that is full
     CANCELLED = "cancelled", 499, 1  # by an operator: who reads 503 would ask again
-    INTERNAL = "internal", 500, 13  # INTERNAL
+    HOOK_FAILED = "hook_failed", 500, 13  # INTERNAL
+    INTERNAL = "internal", 500, 13
 
     _value_: str
     status: Status

@@ -68,6 +68,7 @@ class Operation(Enum):
     LOGGING = "logging"
     MODEL_LIST = "models"
     FEEDBACK = "feedback"  # the gateway's own
+    FLAGS = "flags"  # the same, in OpenFeature's protocol
 
     @property
     def names_a_model(self) -> bool:
@@ -150,6 +151,8 @@ _MODEL_ACTIONS: dict[str | None, tuple[Operation, tuple[str, ...]]] = {
     "stats": (Operation.MODEL_STATS, _GET),
     "trace/setting": (Operation.MODEL_TRACE, _BOTH),
 }
+# OpenFeature Remote Evaluation Protocol 0.3, `service/openapi.yaml`: a flag's key is one more segment.
+FLAGS_PATH = "/ofrep/v1/evaluate/flags"
 _FIXED: dict[str, ApiCall] = {
     "/v2": ApiCall(Operation.SERVER_METADATA, _GET),
     "/v2/health/live": ApiCall(Operation.SERVER_LIVE, _GET),
@@ -170,6 +173,7 @@ _FIXED: dict[str, ApiCall] = {
         routed_as=Operation.CHAT,
     ),
     "/feedback": ApiCall(Operation.FEEDBACK, _POST),
+    FLAGS_PATH: ApiCall(Operation.FLAGS, _POST),
     "/v1/models": ApiCall(Operation.MODEL_LIST, _GET, api=LlmApi.CHAT),
 }
 _OPENAI_MODEL = "/v1/models/"
@@ -233,6 +237,12 @@ def model_path(model: str, version: str) -> str:
     return f"{path}/versions/{version}" if version else path
 
 
+def flag_key(path: str) -> str:
+    """The key of the flag that a path (without its query) names; empty where it names none."""
+    key = path.removeprefix(FLAGS_PATH + "/")
+    return unquote(key) if key != path and "/" not in key else ""
+
+
 def read_path(path: str) -> ApiCall | None:
     """Name the operation that a path (without its query) asks for; None where there is nothing."""
     return _cached_path(path) if len(path) <= _LONGEST_CACHED_PATH else _read_path(path)
@@ -261,6 +271,8 @@ def _read_path(path: str) -> ApiCall | None:
     if path.startswith(_OPENAI_MODEL) and len(path) > len(_OPENAI_MODEL):  # a name may have slashes
         name = unquote(path[len(_OPENAI_MODEL) :])
         return ApiCall(Operation.MODEL_LIST, _GET, name, api=LlmApi.CHAT)
+    if flag_key(path):
+        return _FIXED[FLAGS_PATH]
     return None
 
 

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
+from zlib import crc32
 
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.v2_facts import BodyFacts
 from gateway.routing.layout import NUM_POSITIONS, REST, IntervalLayout, Membership, Positions, UnitSpans
 from gateway.yaml.problems import suggest
+
+# Stands between the token of an arm that an application was told, and the digest of the shares at that time.
+_RESERVED = "?"
 
 
 class Forced(NamedTuple):
@@ -93,7 +97,18 @@ class Split:
     Its weights may change while it is in use; everything else is fixed by the rules.
     """
 
-    __slots__ = ("_arms", "_layout", "_only", "_positions", "arm_tokens", "control", "membership", "shares", "spec")
+    __slots__ = (
+        "_arms",
+        "_layout",
+        "_only",
+        "_positions",
+        "_reservation",
+        "arm_tokens",
+        "control",
+        "membership",
+        "shares",
+        "spec",
+    )
 
     def __init__(self, spec: ExperimentSpec, membership: Membership | None = None) -> None:
         """`membership`: the units of the experiment; None: all."""
@@ -125,6 +140,12 @@ class Split:
         self._layout = IntervalLayout([self.shares[name] for name in others])
         served = [index for index, share in enumerate(self.shares.values()) if share > 0]
         self._only = served[0] if len(served) == 1 else None
+        self._reservation = f"{_RESERVED}{crc32(repr(sorted(self.shares.items())).encode()):08x}"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether more than one arm gets units."""
+        return self._only is None
 
     def assign(self, unit: str) -> int | None:
         """The arm of the unit; None if the unit is not in the experiment."""
@@ -153,7 +174,16 @@ class Split:
         if token is None:
             return None
         arm = arm_of_token(token)
-        return arm if self.arm_tokens.get(arm) == token and self.shares[arm] else None
+        return arm if self.arm_tokens.get(arm) == settled_token(token) and self.shares[arm] else None
+
+    def reserved_token(self, arm: str) -> str:
+        """The value stored for a session whose arm an application was told before its first request."""
+        return self.arm_tokens[arm] + self._reservation
+
+    def is_reserved_now(self, token: str) -> bool:
+        """Whether an application was told this while the shares were as they are: only then the session's first request
+        is an exposure under these shares."""
+        return token.endswith(self._reservation)
 
     def position(self, unit: str) -> float:
         """The unit's position in [0, 1)."""
@@ -169,13 +199,18 @@ class Split:
 
 
 def arm_token(arm: str, run: int) -> str:
-    """The value stored for a session of this arm; run 0: the rules' weights. Names contain no `#`."""
+    """The value stored for a session of this arm; run 0: the rules' weights. Names contain neither `#` nor `?`."""
     return f"{arm}#{run}" if run else arm
+
+
+def settled_token(token: str) -> str:
+    """The value stored from a session's first request on; `token` may be an application's."""
+    return token.partition(_RESERVED)[0]
 
 
 def arm_of_token(token: str) -> str:
     """The arm of a stored value."""
-    return token.partition("#")[0]
+    return settled_token(token).partition("#")[0]
 
 
 def encoded(unit: str) -> bytes:

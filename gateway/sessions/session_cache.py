@@ -103,6 +103,9 @@ _TOUCH = Script(
 # Sessions written by one call, which makes each ten times cheaper. In a cluster each key is written alone.
 _TOUCHED_AT_ONCE = 64
 
+# Longest time that an application waits for Redis to have what it is told: it asks once, and what it shows stays.
+_RESERVE_SECONDS = 0.25
+
 # The pause before a session is read again after a late reply.
 _READ_AGAIN_SECONDS = 1.0
 
@@ -202,6 +205,15 @@ class SessionCache:
             self._loop.call_soon(self._read_batch, wait)
         self._to_read[wait][name] = Session(name, time()), [found]
 
+    async def load(self, name: str, experiment: str | None = None, wait: float = 0.0) -> Session:
+        """The cached session, or the one that Redis has; as `get` and `find`."""
+        known = self.get(name, time(), experiment)
+        if known is not None:
+            return known
+        found: asyncio.Future[Session] = self._loop.create_future()
+        self.find(name, lambda known: None if found.done() else found.set_result(known), experiment, wait)
+        return await found
+
     def take(self, name: str, answer: object) -> None:
         """Apply a reply that another caller has read from Redis."""
         self._answer(name, Session(name, time()), answer, is_behind=False)
@@ -265,6 +277,45 @@ class SessionCache:
         self._write_arm(session, experiment, arm, "HSET" if replaces else "HSETNX")
         if replaces:
             self._announce(session.name)
+
+    def settle_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
+        """The session has sent its first request to the arm that it was assigned by `reserve_arm`."""
+        session.arms[experiment] = arm
+        session.routed = None
+        session.settled_until = 0.0
+        self._write_arm(session, experiment, arm, "HSET")
+        self._mark_dirty(session, now)
+
+    async def reserve_arm(
+        self, session: Session, experiment: str, arm: str, now: float, *, replaces: bool = False, settles: bool = False
+    ) -> str:
+        """Assign an arm before a request needs it, unless Redis already has one; `replaces`: in place of that one. The
+        other workers know when this returns. `settles`: the arm is one that the session keeps from now on.
+
+        Returns: what Redis has.
+        """
+        session.arms[experiment] = arm
+        session.routed = None
+        session.settled_until = 0.0
+        self._mark_dirty(session, now)
+        store, key, write = self._patient or self._store, session_key(session.name), "HSET" if replaces else "HSETNX"
+        if store is not None:
+            field = arm_field(experiment)
+            try:
+                commands = [(write, key, field, arm), ("HGET", key, field), ("EXPIRE", key, self.ttl_seconds)]
+                _, found, _ = await store.call(commands, max(store.deadline, _RESERVE_SECONDS))
+            except StoreError:
+                self.keep_arm(session, experiment, arm, now, replaces=replaces, is_guess=not session.is_read)
+            else:
+                if session.guessed is not None:
+                    session.guessed.discard(experiment)
+                if isinstance(found, bytes):
+                    session.arms[experiment] = arm = found.decode("utf-8", "replace")
+            if replaces or not session.is_new:  # others may have cached it without this arm
+                self._announce(session.name)
+            if not settles:  # its first request may come to another worker, which then settles the arm
+                session.fresh_at = 0.0
+        return arm
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
         """Record an endpoint other than the hashed one; None: it is there again."""

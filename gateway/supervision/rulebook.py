@@ -21,6 +21,7 @@ from gateway.config.host_uses import foreign_uses
 from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
+from gateway.dry_run.hook_check import with_hooks
 from gateway.dry_run.rule_tests import tested
 from gateway.dry_run.tls_check import with_tls_files
 from gateway.rule_versions.editor import Edit
@@ -269,7 +270,7 @@ class Rulebook:
             self._use(loaded)
         if self.rules.of_files == before.of_files:
             return False
-        _log.info("the keys of clients, or the credentials of engines, have changed")
+        _log.info("the keys of clients, the credentials of engines or hooks have changed")
         return True
 
     def _refuse_removed(self) -> bool:
@@ -320,7 +321,7 @@ class Rulebook:
         """Other rules may name what these files name."""
         names = loaded.host_names
         self._on_disk = loaded
-        self._allowed = HostNames(names.variables | self._api_variables, names.files)
+        self._allowed = HostNames(names.variables | self._api_variables, names.files, names.hooks)
 
     def _judged(self, texts: Mapping[str, str]) -> LoadedRules:
         """Texts of the admin API and of other gateways, checked; those of files that were on disk here may name what
@@ -368,5 +369,5 @@ def judge_files(paths: Sequence[Path]) -> LoadedRules:
 
 
 def _checked(loaded: LoadedRules) -> LoadedRules:
-    """Loaded rules after the checks that need this host: certificate files, and the rules' own tests."""
-    return tested(with_tls_files(loaded))
+    """Loaded rules after the checks that need this host: certificate files, hooks, and the rules' own tests."""
+    return tested(with_hooks(with_tls_files(loaded)))

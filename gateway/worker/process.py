@@ -74,12 +74,14 @@ class Worker(ControlledProcess):
         self._is_alone = False  # without its control process
 
     async def use_rules(self, plane: DataPlane, rules: RulesSpec, number: int) -> None:
+        await load_hooks(rules)
         with collector_paused():
             await super().use_rules(plane, rules, number)
 
     async def start(self, start: messages.Start) -> None:
         set_up_logging(start.settings.log_format)
         store, events = _redis(start)
+        await load_hooks(start.rules)
         plane = DataPlane(start.settings, start.rules, start.number, {}, store, events, start.captures)
         for setting in start.state:
             self.apply(plane, setting)
@@ -261,6 +263,21 @@ class Worker(ControlledProcess):
             return False
         finally:
             self._ratings.pop(token, None)
+
+
+async def load_hooks(rules: RulesSpec) -> None:
+    """Load the rules' hooks in a thread, since their modules may take seconds. The control process has done the same,
+    and refused rules whose hooks fail; where one fails here, requests of its route are refused."""
+    specs = [spec for route in rules.routes for spec in route.hooks]
+    if not specs:
+        return
+    from gateway.hooks.loader import HookLoadError, load_hook
+
+    for spec in specs:
+        try:
+            await asyncio.to_thread(load_hook, spec)
+        except HookLoadError as error:
+            _log.error("hook '%s' cannot be loaded: %s", spec.use, error)
 
 
 def _redis(start: messages.Start) -> tuple[BoundedRedis | None, EventBus | None]:

@@ -37,6 +37,8 @@ class Reading:
     references: list[Reference] = field(default_factory=list)
     named_files: set[str] = field(default_factory=set)  # other files that values name
     allowed_files: frozenset[str] | None = None  # None: any
+    named_hooks: set[str] = field(default_factory=set)  # code that values name
+    allowed_hooks: frozenset[str] | None = None  # None: any
     followed_files: dict[str, None] = field(default_factory=dict)  # files to read again when they change
     environment: Mapping[str, str] = field(default_factory=dict)  # variables that values name
     is_partial: bool = False  # a file or a section was unreadable and may contain what is missing

@@ -71,6 +71,7 @@ NAVIGATION = (
             Source("gateway/sessions/README.md", "operate/state", "Sessions and Redis"),
             Source("gateway/guides/inference-extension.md", "operate/endpoint-picker", "An endpoint picker for Envoy"),
             Source("gateway/guides/troubleshooting.md", "operate/troubleshooting", "Troubleshooting"),
+            Source("gateway/guides/hooks.md", "operate/hooks", "Python hooks"),
             Source("gateway/guides/openapi.md", "operate/openapi", "OpenAPI and clients"),
             Source("SECURITY.md", "operate/security-model", "Security model"),
         ),

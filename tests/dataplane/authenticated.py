@@ -124,6 +124,10 @@ class GrpcEngine(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._server.start()
 
     def service(self, details: Any) -> Any:
+        if details.method.endswith("ModelConfig"):
+            config = service_pb2.ModelConfigResponse()
+            config.config.name = "g"
+            return grpc.unary_unary_rpc_method_handler(lambda *_: config.SerializeToString())
         self.received.append(dict(details.invocation_metadata))
         response = service_pb2.ModelInferResponse(model_name="g")
         streamed = service_pb2.ModelStreamInferResponse(infer_response=response)

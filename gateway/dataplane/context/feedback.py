@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from time import time
 from zlib import crc32
 
 from gateway.dataplane.context.snapshot import Snapshot
@@ -110,18 +109,7 @@ class FeedbackCollector:
 
     async def _known(self, session: str, rating: Rating, wait: float) -> Session:
         """What is known of a session, by Redis where it is not known here, which may take `wait` seconds."""
-        name = name_of(session)
-        known = self._book.get(name, time(), rating.experiment)
-        if known is not None:
-            return known
-        found: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-
-        def arrived(known: Session) -> None:
-            if not found.done():
-                found.set_result(known)
-
-        self._book.find(name, arrived, rating.experiment, wait)
-        return await found
+        return await self._book.load(name_of(session), rating.experiment, wait)
 
     async def _is_known_elsewhere(self, rating: Rating) -> bool:
         """Whether another worker has had a request of a tenant's session that neither this one nor Redis knows."""

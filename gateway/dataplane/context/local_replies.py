@@ -14,6 +14,7 @@ from gateway.protocol.operations import OF_V2, LlmApi
 from gateway.wire.http1.head import Field, ResponseHead
 
 JSON = "application/json"
+NOT_MODIFIED = 304  # has the length of the reply that it stands for, and no body (RFC 9110, section 15.4.5)
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 

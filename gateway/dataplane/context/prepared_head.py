@@ -92,6 +92,7 @@ class PreparedHead:
         "error",
         "facts",
         "head",
+        "hook_facts",
         "is_fleet",
         "is_inference",
         "json_length",
@@ -149,6 +150,7 @@ class PreparedHead:
         # What conversions prepare once for all requests with this head: heads for engines, plans of calls by RPC
         self.translated: dict[object, PreparedHead] = {}
         self.calls: dict[str, object] = {}
+        self.hook_facts: dict[object, object] = {}  # what hooks see of all requests with this head, by target
         self.route_target: RouteTarget | None = None
         self.direct_target: RouteTarget | None = None  # the same where all requests go to its engine as they are
         self.attended_target: RouteTarget | None = None  # the same of one with hedging or fallbacks
@@ -261,6 +263,7 @@ class PreparedHead:
         """A copy without what is cached for this head."""
         prepared = copy(self)
         prepared._models, prepared._leading, prepared.translated, prepared.calls = {}, {}, {}, {}
+        prepared.hook_facts = {}
         prepared._name_holder = None
         return prepared
 
@@ -273,6 +276,19 @@ class PreparedHead:
         prepared.encoding = None
         prepared._models, prepared._name_holder = {}, None
         prepared._leading = {}
+        return prepared
+
+    def with_fields(self, fields: list[Field]) -> PreparedHead:
+        """The same with these fields in place of all that the client sent, names in lower case; what was decided by
+        these stays."""
+        prepared = self.uncached_copy()
+        prepared.head = copy(self.head)
+        prepared.head.fields = fields
+        prepared._named = prepared._by_name(fields)
+        prepared._read_request_fields()
+        prepared.length_line = b""
+        prepared.route_target = prepared.direct_target = prepared.attended_target = prepared.arm_selector = None
+        prepared.passes = prepared.passes_if_kept = False
         return prepared
 
     def refused(self, error: GatewayError) -> PreparedHead:

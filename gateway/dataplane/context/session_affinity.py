@@ -17,6 +17,7 @@ from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import AnySession, Sequence, name_of
+from gateway.routing.assignment import settled_token
 from gateway.sessions.client_pin import ClientPin, Pinned, PinSeal
 from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session
@@ -216,6 +217,11 @@ class SessionAffinity:
         token = session.arms.get(experiment)
         seal = self.seal if split.spec.pin == "client" and not session.is_sequence else None
         is_guess = session.guessed is not None and experiment in session.guessed
+        if token is not None and not is_guess and (settled := settled_token(token)) != token:
+            arm_target = route_target if settled == own else route_target.arms.get(settled)
+            if arm_target is not None:
+                self._first_request(arm_target.for_bucket(route_target.bucket), session, experiment, token, now)
+                token = settled
         if token is None or is_guess or (token != own and token not in route_target.arms):
             shown = self._shown(route_target, session, now, head, seal)
             if shown is not None:
@@ -265,6 +271,16 @@ class SessionAffinity:
             route_target = route_target.pinned(head.pin_fields(pin))
         session.settled_for, session.settled_until = experiment, sent.issued + _RENEWED_AFTER * life
         return route_target
+
+    def _first_request(
+        self, route_target: RouteTarget, session: Session, experiment: str, reserved: str, now: float
+    ) -> None:
+        """A session whose arm an application was told before is exposed to it from now on; `route_target` is the arm's,
+        `reserved` what the session has kept of it."""
+        assert route_target.split is not None
+        if route_target.meter is not None and route_target.split.is_reserved_now(reserved):
+            route_target.meter.exposed()
+        self.book.settle_arm(session, experiment, settled_token(reserved), now)
 
     def _for_session(
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint], model: ModelName | None

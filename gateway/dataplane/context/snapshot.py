@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
@@ -35,6 +35,7 @@ from gateway.protocol.operations import OF_TEXT, ApiCall, LlmApi, Operation
 from gateway.protocol.remembered_names import RememberedNames
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
+from gateway.routing.flags import FlagTable
 from gateway.routing.steps import Steps, run_now
 from gateway.routing.table import Table
 from gateway.routing.unit_lookup import session_lookup
@@ -44,6 +45,9 @@ from gateway.upstream.engine import Engine
 from gateway.upstream.engine_admission import admission_of_engine
 from gateway.upstream.hedging_policy import hedging_of_engine
 from gateway.wire.http1.head import Field
+
+if TYPE_CHECKING:
+    from gateway.hooks.chain import HookChain
 
 # What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Readiness]
@@ -79,6 +83,7 @@ class RouteTarget:
         "engine",
         "fallbacks",
         "hedged",
+        "hooks",
         "is_limited",
         "is_named",
         "is_plain",
@@ -124,6 +129,7 @@ class RouteTarget:
         self.is_limited = bool(limits or budgets or engine.overload is not None)
         self.was_admitted = False  # whether limits have counted its requests, as those of another engine
         self.shadow: ShadowSpec | None = None  # of its route
+        self.hooks: HookChain | None = None  # the same
         self.fallbacks: Fallbacks[RouteTarget] | None = None
         self.is_plain = engine.hedging is None  # and it has neither fallbacks nor a shadow
         self.hedged: dict[object, RouteTarget] = {}  # the same of requests that were hedged: see `hedged_targets`
@@ -152,6 +158,8 @@ class RouteTarget:
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.passes(call) or self.spec.resume:
             return False
+        if self.hooks is not None:
+            return False
         if self.spec.history is not None and call.api in OF_TEXT:
             return False
         traits = spec.protocol.traits
@@ -174,6 +182,13 @@ class RouteTarget:
         """The same error, without names where clients get none."""
         return error if self.is_named else error.without_names(self.spec.engine)
 
+    def to(self, target: Target, engine: Engine) -> RouteTarget:
+        """A target of the same route that its hooks choose."""
+        made = RouteTarget(target, engine, self._metrics, bool(self.reply_fields), self.limits, self.budgets)
+        made.shadow = self.shadow
+        made.is_plain = made.is_plain and self.shadow is None
+        return made
+
     @property
     def origin(self) -> RouteTarget:
         """The target of the route that this one is, or is a copy of."""
@@ -186,6 +201,8 @@ class RouteTarget:
         self._bucket_targets.clear()
         self._unmeasured = self._guessed = None
         self.hedged.clear()
+        if self.hooks is not None:
+            self.hooks.rerouted.clear()
 
     def for_bucket(self, bucket: int | None) -> RouteTarget:
         """The same for requests of the units in this bucket; None: for those of no unit."""
@@ -293,6 +310,7 @@ class Snapshot:
         self._rules = rules
         self.table = yield from Table.compiled(rules, number, names_routes=settings.name_decision)
         self.remembered_names = RememberedNames()
+        self._flags: FlagTable | None = None
         self.renames_regions = False  # whether clients share memory: see RegionNames
         # Finds callers; None where the rules do not ask who calls
         self.identification: Identification | None = None
@@ -380,6 +398,13 @@ class Snapshot:
         )
         self.is_mirrored = False
         for route, declared in zip(self.table.routes, rules.routes, strict=True):
+            if declared.hooks:
+                from gateway.hooks.chain import HookChain  # rules without hooks load none of it
+
+                chain = HookChain(declared.name, declared.hooks)
+                for target in route.targets:
+                    self._route_targets[id(target)].hooks = chain
+                    self._route_targets[id(target)].is_plain = False
             if declared.shadow is not None:
                 self.is_mirrored = True
                 for target in route.targets:
@@ -410,6 +435,13 @@ class Snapshot:
                 for other in self._by_route[route_target.spec.route]
                 if (arm := other.spec.arm) and shared.shares[arm]
             }
+
+    @property
+    def flags(self) -> FlagTable:
+        """The experiments, for applications; made when one asks first."""
+        if self._flags is None:
+            self._flags = FlagTable(self.table, by_tenant=self.identification is not None)
+        return self._flags
 
     def other_arms(self, route_target: RouteTarget) -> list[RouteTarget]:
         """The targets of the same route's other arms."""

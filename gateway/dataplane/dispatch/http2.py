@@ -10,10 +10,11 @@ grpc.health, reflection                                             HealthCall, 
 about the fleet                                                     GrpcToRestCall, with FleetOperation
 about a model, unary        (UnaryCall reads what the rules need)
                             engine with gRPC                        UnaryRelay, with fallbacks FallbackRelay
-                            engine with REST alone, conversation    GrpcToRestCall, with the handlers of REST
+                            REST alone, conversation, hooks         GrpcToRestCall, with the handlers of REST
 ModelStreamInfer            (StreamCall decides for each message)
                             engine with gRPC                        UpstreamStream
-                            REST alone, conversation, replay        RestBackendStream, with the handlers of REST
+                            REST alone, conversation, replay,       RestBackendStream, with the handlers of REST
+                            hooks
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.interfaces import Serve
 from gateway.dataplane.context.snapshot import RouteTarget
-from gateway.dataplane.dispatch.rest import handler_for, serve_mirrored, serve_with_fallbacks
+from gateway.dataplane.dispatch.rest import handler_for, serve_message, serve_mirrored
 from gateway.dataplane.dispatch.verification import UnverifiedCall
 from gateway.dataplane.grpc.fallback_relay import FallbackRelay, may_go_elsewhere
 from gateway.dataplane.grpc.interfaces import BackendStream, CallClient, CallHandler
@@ -142,6 +143,9 @@ def _relay_or_convert(call: UnaryCall, message: MessageBody, target: CallTarget,
     if route_target.engine.speaks_grpc and not (session and _is_conversation(call.head, target)):
         if route_target.is_plain:
             relay = UnaryRelay(call.client, call.stream, call.head, message, target, session, call.started_at)
+        elif route_target.hooks is not None:
+            convert(call.client, call.stream, call.head, message, target, session, serve_mirrored)
+            return
         elif _passes_over(call, message, route_target, session):
             return
         else:
@@ -224,6 +228,7 @@ def _open_backend(
     route_target = target.route_target
     if route_target.shadow is not None:
         call.plane.tap.drop(route_target.spec.route, "stream")  # it has no single answer to compare
-    if route_target.engine.speaks_grpc and route_target.spec.history is None and route_target.replay is None:
+    spec, has_hooks = route_target.spec, route_target.hooks is not None
+    if route_target.engine.speaks_grpc and spec.history is None and route_target.replay is None and not has_hooks:
         return UpstreamStream(call, target, session)
-    return RestBackendStream(call, target, session, client, head, serve_with_fallbacks)
+    return RestBackendStream(call, target, session, client, head, serve_message)

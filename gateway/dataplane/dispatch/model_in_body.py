@@ -128,9 +128,9 @@ def _on_target(
     *,
     is_settled: bool = False,
 ) -> Chosen:
-    """The handler of a request for this target, and the body with the model's name there. One that may go to a fallback
-    stays as it is, unless it `is_settled` which engine gets it."""
-    if route_target.fallbacks is not None and not is_settled:
+    """The handler of a request for this target, and the body with the model's name there. One that may go to a
+    fallback, or passes hooks, stays as it is, unless it `is_settled` which engine gets it."""
+    if not is_settled and (route_target.fallbacks is not None or route_target.hooks is not None):
         request = request.of(plan, len(body))
         return in_own_turn(client, serve(client, request, route_target, session), len(body)), body
     model = route_target.spec.model

@@ -13,6 +13,7 @@ of a session                     not known to this worker                   Sess
 
 a target, its engine               request                                    handler
 -------------------------------  -----------------------------------------  ---------------------------------------
+with hooks                                                                  HookedHandler, around that below
 with a shadow                                                               MirroringHandler, around that below
 with fallbacks                                                              FallbackHandler, around that below
 with conversations               text, of a session                         ConversationHandler, or the request with
@@ -28,8 +29,9 @@ no language model's API          a count of tokens                          Toke
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from gateway.auth.identity import UnverifiedError
 from gateway.config.specs import HistorySpec
@@ -71,6 +73,9 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_TEXT, OF_V2, LlmApi, Operation
 from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.protocol.v2_facts import read_body_facts, read_parameters
+
+if TYPE_CHECKING:
+    from gateway.dataplane.hooks.hooked_handler import HookedHandler
 
 # The APIs of engines that are the client's own bytes, where the target passes them.
 _V2_APIS = (None, *OF_V2)
@@ -235,9 +240,46 @@ def _serve_known(
 
 
 def serve_mirrored(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
-    """The handler of a client's own request for this target, and for its route's shadow."""
+    """The handler of a client's own request for this target, and for its route's hooks and shadow."""
     if route_target.is_plain:
         return serve_target(client, request, route_target, session)
+    if route_target.hooks is not None:
+        return _serve_hooked(client, request, route_target, session, _serve_unhooked)
+    return _serve_unhooked(client, request, route_target, session)
+
+
+def serve_message(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
+    """The handler of one message of a stream, whose answers no shadow compares."""
+    if route_target.hooks is not None:
+        return _serve_hooked(client, request, route_target, session, serve_with_fallbacks)
+    return serve_with_fallbacks(client, request, route_target, session)
+
+
+def _serve_hooked(
+    client: Client, request: Request, route_target: RouteTarget, session: AnySession | None, serve: Serve
+) -> Handler:
+    return _hooked_handler_type()(client, request, route_target, session, partial(_serve_changed, serve))
+
+
+@cache
+def _hooked_handler_type() -> type[HookedHandler]:
+    from gateway.dataplane.hooks.hooked_handler import HookedHandler  # rules without hooks load none of it
+
+    return HookedHandler
+
+
+def _serve_changed(
+    serve: Serve, client: Client, request: Request, body: bytes, route_target: RouteTarget, session: AnySession | None
+) -> Chosen:
+    """The handler of a request that has passed hooks, and the body that it takes."""
+    may_fall_back = route_target.fallbacks is not None and not isinstance(session, Sequence)
+    if may_fall_back or request.plan.call.api in _V2_APIS:
+        return serve(client, request, route_target, session), body
+    return serve_settled(client, request, body, route_target, session, serve)
+
+
+def _serve_unhooked(client: Client, request: Request, route_target: RouteTarget, session: AnySession | None) -> Handler:
+    """The handler of a request that has passed its route's hooks."""
     if route_target.shadow is None:
         return serve_with_fallbacks(client, request, route_target, session)
     return mirrored(client, request, route_target, session, serve_with_fallbacks)

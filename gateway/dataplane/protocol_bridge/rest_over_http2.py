@@ -11,7 +11,7 @@ from gateway.dataplane.context.ended_request import UNREAD, EndedRequest
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import error_event, error_reply
+from gateway.dataplane.context.local_replies import NOT_MODIFIED, error_event, error_reply
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler
@@ -172,6 +172,7 @@ class RestOverHttp2(CallHandler, ReplySink):
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._streams_events = (b"content-type", _EVENTS) in fields
+        self._without_body = self._without_body or status == NOT_MODIFIED
         self._stream.send_headers(_status(status), literals(fields))
 
     def reply_continued(self, data: bytes) -> None:

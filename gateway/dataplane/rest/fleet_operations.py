@@ -20,6 +20,7 @@ from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.local_replies import body_too_long, error_reply
 from gateway.dataplane.context.readiness import is_ready
 from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on
+from gateway.dataplane.rest.flag_evaluation import evaluate_flags
 from gateway.dataplane.rest.fleet import Fleet
 from gateway.dataplane.rest.known_indexes import known_indexes, merge_ready, wants_ready
 from gateway.dataplane.rest.model_list import list_models, one_model
@@ -147,6 +148,10 @@ class FleetOperation(LocalHandler):
         text = f"no experiment knows {what}: it took part in none, or is too long ago"
         raise GatewayError(ErrorKind.NOT_FOUND, text)
 
+    async def _flags(self, body: bytes) -> AggregatedReply:
+        """The arms of an application's user, in OpenFeature's protocol."""
+        return await evaluate_flags(self._client.plane, self._request, body)
+
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> AggregatedReply:
@@ -226,4 +231,5 @@ _ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[Aggregated
     Operation.MODEL_LIST: FleetOperation._models,
     Operation.SHARED_MEMORY: FleetOperation._shared_memory,
     Operation.FEEDBACK: FleetOperation._feedback,
+    Operation.FLAGS: FleetOperation._flags,
 }
