@@ -90,7 +90,6 @@ _PLACE = ("engine", "endpoint")
 _ARM = ("experiment", "arm")
 _SOURCE = ("engine", "source")
 _ENGINE = ("engine",)
-_FAILURES = ("late", "failed", "refused", "skipped")
 
 
 _c, _g = partial(Metric, "counter"), partial(Metric, "gauge")
@@ -386,7 +385,7 @@ _STORE_METRICS = (
         "Failed calls of Redis: late (missed the deadline), failed (unreachable), refused (a wrong type, no memory), "
         "skipped (not sent, after earlier failures).",
         ("reason",),
-        lambda state: (((reason,), getattr(state.store, reason)) for reason in _FAILURES),
+        lambda state: (((name,), getattr(state.store, name)) for name in ("late", "failed", "refused", "skipped")),
     ),
     _c("redis_dropped", "Commands that were never written.", (), _one("store.dropped")),
     _g("redis_available", "Workers for which Redis answers.", (), _one("store.available")),

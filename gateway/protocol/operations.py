@@ -129,6 +129,11 @@ class ApiCall:
     names_its_model_in_the_body: bool = False
     routed_as: Operation | None = None
 
+    @property
+    def named_model(self) -> tuple[str, str] | None:
+        """The model and its version, which may be empty; None: the path names none."""
+        return (self.model, self.version or "") if self.model else None
+
 
 _MODEL = re.compile(
     r"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/(infer|infer_stream|generate|generate_stream|ready|config|stats|trace/setting))?"

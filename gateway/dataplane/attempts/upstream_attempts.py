@@ -70,9 +70,8 @@ class UpstreamAttempts(Generic[Carrier]):
         self.route_target = route_target
         self.session = session
         self.started_at = started_at
-        self.waited = self.queued = 0.0
+        self.waited = self.queued = self.expires_at = 0.0
         self.past: tuple[tuple[Attempt[Carrier], float, str], ...] = ()
-        self.expires_at = 0.0
         self.attempt: Attempt[Carrier] | None = None
         self.status = 0
         self.first_byte_at = 0.0

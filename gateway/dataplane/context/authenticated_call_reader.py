@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.call_head import CallHead, CallPlan, CallReader
+from gateway.dataplane.context.call_head import CallHead, CallPlan
+from gateway.dataplane.context.call_reader import CallReader
 from gateway.dataplane.context.head_reader import fields_of
 from gateway.dataplane.context.identification import OPEN_OPERATIONS, Identification, Peer
 from gateway.dataplane.context.snapshot import Snapshot

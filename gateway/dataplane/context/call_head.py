@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import chain, compress
 from types import EllipsisType
 
@@ -16,15 +15,11 @@ from gateway.dataplane.context.head_reader import (
     DROPPED,
     IDENTITY,
     MALFORMED,
-    OWN,
-    PASSED,
     SHARED,
     FieldKinds,
-    fields_of,
     session_of,
     units_of,
 )
-from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
@@ -45,21 +40,20 @@ from gateway.routing.assignment import Forced
 from gateway.routing.decision import Decision, Facts, Undecided
 from gateway.sessions.client_pin import ClientPin, pins_in
 from gateway.upstream.engine import Engine
-from gateway.wire.http2.field_decoder import OwnNames
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import literal_name, literals, with_value
-from gateway.wire.memo import Memo, NameCache
+from gateway.wire.memo import NameCache
 
-_REQUEST_ID = b"x-request-id"
-_TIMEOUT = b"grpc-timeout"
+REQUEST_ID = b"x-request-id"
+TIMEOUT = b"grpc-timeout"
 # Written for each hop, or by HTTP/2 itself.
-_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, REQUEST_FIELD})
+_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", REQUEST_ID, TIMEOUT, REQUEST_FIELD})
 # Fields that REST requests have in a form of their own, or not at all.
 _OF_GRPC = frozenset(
-    {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
+    {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", REQUEST_ID}
 )
 # Fields that a `CallPlan` holds beside those that rules read: few clients differ in them.
-_FEW_DIFFER_IN = _REWRITTEN | {
+FEW_DIFFER_IN = _REWRITTEN | {
     b"accept-encoding",
     b"content-encoding",
     b"content-type",
@@ -71,9 +65,6 @@ _FEW_DIFFER_IN = _REWRITTEN | {
     b"user-agent",
 }
 _INFERENCES = ("ModelInfer", "ModelStreamInfer")
-# Orders of names that are remembered, and their templates
-_MAX_LAYOUTS = 1024
-_MAX_LAYOUT_BYTES = 1024  # of their names
 _MAX_TEMPLATES = 4096
 # What a decision takes that is remembered by the names of a message.
 _DECISION_BYTES = 1024
@@ -107,8 +98,8 @@ class CallPlan:
         }
         self.may_name_region = snapshot.renames_regions and self.rpc is not None and self.rpc.name in _INFERENCES
         self.error: GatewayError | None = None
-        self.request_id = named.get(_REQUEST_ID)  # where rules read it
-        self.timeout = named.get(_TIMEOUT)
+        self.request_id = named.get(REQUEST_ID)  # where rules read it
+        self.timeout = named.get(TIMEOUT)
         self._forced: Forced | None = None
         self.rest_facts: Facts | None = None  # what the rules decided on, for a client without gRPC
         operation = self.rpc.operation if self.rpc is not None else SERVICE_OPERATIONS.get(self.path)
@@ -251,9 +242,9 @@ class CallHead:
         self.error = plan.error
         timeout, known = plan.timeout, None
         for name, value in own:
-            if name == _REQUEST_ID:
+            if name == REQUEST_ID:
                 self.id = value
-            elif name == _TIMEOUT:
+            elif name == TIMEOUT:
                 timeout = value
             elif name in snapshot.deciding_fields:
                 if known is None:
@@ -351,8 +342,8 @@ class OwnLayout:
         found = [kinds[name] for name in names]
         self._is_known = not any(kind is SHARED or kind is MALFORMED or kind is IDENTITY for kind in found)
         self._kept = [kind is not DROPPED for kind in found]
-        self._id_at = _last(names, _REQUEST_ID)
-        self._timeout_at = _last(names, _TIMEOUT)
+        self._id_at = _last(names, REQUEST_ID)
+        self._timeout_at = _last(names, TIMEOUT)
         # Only of these may several contradict each other.
         deciding = [name for name in names if name in snapshot.deciding_fields]
         self._deciding = frozenset(deciding)
@@ -403,69 +394,3 @@ class OwnLayout:
 
 def _last(names: Sequence[bytes], name: bytes) -> int | None:
     return max((at for at, each in enumerate(names) if each == name), default=None)
-
-
-class CallReader:
-    """Reads calls' fields by one snapshot of the rules, and caches what follows from them. `own_names` are those of
-    the fields that are not in plans."""
-
-    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        few = _FEW_DIFFER_IN | settings.operation_access.grpc.headers
-        self._kinds = kinds = FieldKinds(snapshot, settings, (_REQUEST_ID, _TIMEOUT), few)
-        self.own_names = OwnNames(lambda name: kinds[name] in (OWN, PASSED, DROPPED))
-        self._snapshot = snapshot
-        self._layouts: dict[tuple[bytes, ...], OwnLayout] = {}
-        self._templates: Templates = {}
-        new_plan = self._new_plan = partial(CallPlan, snapshot=snapshot, settings=settings)
-        self._plans = Memo(lambda key: new_plan(fields_of(key.split(b"\0"))))
-
-    def __call__(self, block: Block, peer: Peer | None = None) -> CallHead:
-        """Read a block; `peer` is the connection that it came on."""
-        if block.has_blanks:
-            plan, own, sent = self._split_blanks(block.fields)
-            head = CallHead(plan, own)
-            head.use_sent(sent)
-            return head
-        shared, own = self._split(block.fields)
-        return CallHead(self._plans(b"\0".join(shared)), own)
-
-    def _split(self, fields: Iterable[Field]) -> tuple[list[bytes], list[Field]]:
-        """The fields of the plan, each name followed by its value; and those of the call alone."""
-        shared: list[bytes] = []
-        own: list[Field] = []
-        for field in fields:
-            kind = self._kinds[field[0]]
-            if kind is SHARED or kind is MALFORMED:  # pseudo-fields
-                shared += field
-            elif kind is not DROPPED:
-                own.append(field)
-        return shared, own
-
-    def _split_blanks(
-        self, fields: list[Field], principal: Principal | None = None
-    ) -> tuple[CallPlan, list[Field], list[Field]]:
-        """The plan of a call whose values have blanks around them, the fields of the call alone, and these with their
-        blanks: so they reach the engine, as Triton's models see them; the gateway reads values without."""
-        stripped = [(name, value.strip(b" \t")) for name, value in fields]
-        shared, own = self._split(stripped)
-        plan = self._new_plan(fields_of(shared), principal=principal)
-        sent = dict(zip(stripped, fields, strict=True))
-        plan.passing = [sent.get(field, field) for field in plan.fields]
-        return plan, own, self._split(fields)[1]
-
-    def again(self, head: CallHead, block: Block) -> CallHead | None:
-        """The head of a call whose block has a few fields of its own beside those of an earlier block; None where the
-        block must be read whole: values have blanks, or the connection is older than the rules, which read some of
-        these fields."""
-        if block.has_blanks:
-            return None
-        names = block.own_names
-        layout = self._layouts.get(names)
-        if layout is None:
-            layout = OwnLayout(names, self._kinds, self._snapshot)
-            if sum(map(len, names)) <= _MAX_LAYOUT_BYTES:
-                if len(self._layouts) >= _MAX_LAYOUTS:
-                    self._layouts.clear()
-                    self._templates.clear()
-                self._layouts[names] = layout
-        return layout.head(head, block, self._templates)

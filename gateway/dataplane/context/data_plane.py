@@ -19,7 +19,7 @@ from gateway.config.specs import RulesSpec, with_endpoints
 from gateway.dataplane.context.active_requests import Connection, end_revoked
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallReader
 from gateway.dataplane.context.authenticated_head_reader import AuthenticatedHeadReader
-from gateway.dataplane.context.call_head import CallReader
+from gateway.dataplane.context.call_reader import CallReader
 from gateway.dataplane.context.capture import Tap
 from gateway.dataplane.context.endpoint_waits import EndpointWaits
 from gateway.dataplane.context.feedback import FeedbackCollector
@@ -60,8 +60,7 @@ from gateway.routing.steps import Steps, run_now
 from gateway.sessions.sequence_log import LocalSequenceLog, RedisSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
 from gateway.upstream.cached_blocks import BlockChanges
-from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.engine import Engine, Key
+from gateway.upstream.engine import Key
 from gateway.upstream.tracked_prefix_index import SeenPrompt, TrackedPrefixIndex
 
 T = TypeVar("T")
@@ -337,20 +336,7 @@ class DataPlane:
             self._loads |= loads
         now = monotonic()
         for snapshot in self._snapshots():
-            listing: dict[Engine, list[Endpoint]] = {}
-            for key in {**conditions, **models, **loads}:
-                engine = snapshot.engines.get(key[0])
-                endpoint = engine.endpoint(key[1]) if engine is not None else None
-                if engine is None or endpoint is None:
-                    continue
-                if key in models:
-                    endpoint.models = self._models.get(key)
-                    listing.setdefault(engine, []).append(endpoint)
-                engine.observe(endpoint, self._health.get(key), now)
-                if key in loads:
-                    engine.observe_load(endpoint, loads[key])
-            for engine, endpoints in listing.items():
-                engine.lists_changed(endpoints)
+            snapshot.update_health({**conditions, **models, **loads}, self._health, self._models, models, loads, now)
 
     def set_endpoints(self, endpoints: Mapping[str, tuple[EndpointSpec, ...]]) -> None:
         """These are the endpoints of engines with sources from now on. Of those that have left, requests under way end
@@ -437,21 +423,12 @@ class DataPlane:
         self.tap.close()
         self.request_log.close()
 
-    def _sweep_endpoints(self, now: float) -> Steps[None]:
-        for engine in list(self.snapshot.engines.values()):
-            engine.sweep(now)
-            for endpoint in engine.endpoints:
-                endpoint.close_stale(now)
-            if engine.spec.slow_start:
-                engine.ramp(now)
-            yield
-
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it
         now = self.swept_at = monotonic()
         for connection in list(self.connections):
             connection.sweep(now)
-        self._start(self._sweep_endpoints(now))
+        self._start(self.snapshot.sweep(now))
         if self._gone:
             self._gone = self.metrics.merge_gone(self._gone)
         identification = self.snapshot.identification

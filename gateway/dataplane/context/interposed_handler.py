@@ -75,5 +75,5 @@ class InterposedClient:
         self._client.break_off(event)
 
 
-class InterposedHandler(InterposedClient, ForwardingHandler):
+class InterposedHandler(ForwardingHandler, InterposedClient):
     """The same, and the handler of the client. What the client does, subclasses pass on."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gateway.auth.forwarded_certificate import FORWARDED_CERTIFICATE
-from gateway.auth.identity import unauthenticated
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.field_checks import find_refusal
 from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
+from gateway.dataplane.context.request_refusals import undecided
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
 from gateway.dataplane.context.snapshot import Snapshot
@@ -376,13 +376,6 @@ class PreparedHead:
                     self.attended_target = self.route_target
 
 
-def check_size(route_target: RouteTarget, size: int) -> None:
-    """Check the size of a body by its route. Raises: GatewayError(BODY_TOO_LARGE)."""
-    most = route_target.spec.max_body_bytes
-    if most is not None and size > most:
-        raise body_too_long(most, OF_ROUTE)
-
-
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:
     """The arm that a head forces; `value` finds a field.
 
@@ -392,32 +385,6 @@ def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> For
     if arm is None:
         return None
     return snapshot.table.forcing.read(read_text(arm), read_text(value(snapshot.forcing_key_field) or b""))
-
-
-def check_path(path: str, route_target: RouteTarget, settings: Settings) -> None:
-    """Check a path that has a client's name of a model, unless the rules give the name at the engine.
-
-    Raises: GatewayError(BAD_REQUEST) where the engine could read another name, or another path.
-    """
-    if route_target.spec.model is None and not settings.encoded_slashes:
-        refused = ambiguous_path(path)
-        if refused is not None:
-            raise refused
-
-
-def undecided(decision: Undecided, facts: Facts) -> GatewayError:
-    """No route takes this request of this caller."""
-    if decision is not Undecided.FORBIDDEN:
-        return no_route(facts)
-    if facts.principal is None:
-        return unauthenticated(f"model '{facts.model}' needs an API key")
-    return GatewayError(ErrorKind.FORBIDDEN, f"this caller may not use model '{facts.model}'")
-
-
-def no_route(facts: Facts) -> GatewayError:
-    """No rule takes this request: the text is Triton's for an unknown model."""
-    version = f" version {facts.version}" if facts.version else ""
-    return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
 
 
 def _headers(fields: list[Field], names: frozenset[str]) -> dict[str, str]:

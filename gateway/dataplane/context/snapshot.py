@@ -239,10 +239,45 @@ class Snapshot:
         for engine in self.engines.values():
             engine.set_health(health, models)
 
+    def update_health(
+        self,
+        places: Collection[tuple[str, str]],
+        health: Health,
+        models: Models,
+        new_lists: Collection[tuple[str, str]],
+        loads: Loads,
+        now: float,
+    ) -> None:
+        """Take over what has changed of endpoints at these places; `new_lists` are those with other models."""
+        listing: dict[Engine, list[Endpoint]] = {}
+        for place in places:
+            engine = self.engines.get(place[0])
+            endpoint = engine.endpoint(place[1]) if engine is not None else None
+            if engine is None or endpoint is None:
+                continue
+            if place in new_lists:
+                endpoint.models = models.get(place)
+                listing.setdefault(engine, []).append(endpoint)
+            engine.observe(endpoint, health.get(place), now)
+            if place in loads:
+                engine.observe_load(endpoint, loads[place])
+        for engine, endpoints in listing.items():
+            engine.lists_changed(endpoints)
+
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work; nor do those of weight 0. All others do."""
         for engine in self.engines.values():
             engine.set_drained(drained)
+
+    def sweep(self, now: float) -> Steps[None]:
+        """Close connections to engines that are idle or old, and go on with slow starts; some steps at a time."""
+        for engine in list(self.engines.values()):
+            engine.sweep(now)
+            for endpoint in engine.endpoints:
+                endpoint.close_stale(now)
+            if engine.spec.slow_start:
+                engine.ramp(now)
+            yield
 
     def forget(self, engine: str, endpoints: Collection[Endpoint]) -> Steps[None]:
         """Forget the counters of endpoints that have left an engine."""

@@ -11,8 +11,8 @@ from gateway.dataplane.context.active_requests import Progress, Stage, progress_
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
-from gateway.dataplane.context.prepared_head import check_size, no_route, undecided
 from gateway.dataplane.context.request_body import RequestBody
+from gateway.dataplane.context.request_refusals import check_size, no_route, undecided
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.json_bounds import SHORT_BYTES

@@ -30,7 +30,8 @@ from gateway.dataplane.attempts.fallback_counts import count_fallback, count_pas
 from gateway.dataplane.attempts.hedged_attempts import HedgedAttempts
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.authenticated_call_reader import AuthenticatedCallHead
-from gateway.dataplane.context.call_head import CallHead, CallReader
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_reader import CallReader
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.interfaces import Serve

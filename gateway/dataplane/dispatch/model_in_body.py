@@ -8,8 +8,9 @@ from gateway.config.settings import Limits
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
+from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.request_body import decoded
+from gateway.dataplane.context.request_refusals import check_size, undecided
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn, on_whole_body
 from gateway.dataplane.rest.exchange import Exchange

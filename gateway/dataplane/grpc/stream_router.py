@@ -10,7 +10,7 @@ from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.fallbacks import takes_requests
-from gateway.dataplane.context.prepared_head import undecided
+from gateway.dataplane.context.request_refusals import undecided
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.advertised_models import ModelName

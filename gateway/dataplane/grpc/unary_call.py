@@ -8,7 +8,7 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
-from gateway.dataplane.context.prepared_head import undecided
+from gateway.dataplane.context.request_refusals import undecided
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, log_call
 from gateway.dataplane.grpc.message_body import MessageBody, PiecewiseMessage, facts_of_call, whole_message
 from gateway.dataplane.grpc.reply_headers import fell_behind, fell_silent

@@ -11,7 +11,8 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
-from gateway.dataplane.context.prepared_head import PreparedHead, check_path
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.request_refusals import check_path
 from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall

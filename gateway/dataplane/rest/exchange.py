@@ -27,6 +27,7 @@ from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.rest.exchange_hedge import ExchangeHedge
 from gateway.dataplane.rest.generation_reader import GenerationReader
+from gateway.dataplane.rest.upstream_head import overridden_head
 from gateway.limits.limit import expected_tokens
 from gateway.net.http1_client import Http1ClientConnection, ReplyReceiver
 from gateway.observability.arms import Meter
@@ -41,7 +42,6 @@ from gateway.protocol.request_urgency import Urgency, urgency_of
 from gateway.protocol.sequence import AnySession
 from gateway.routing.decision import Facts
 from gateway.sessions.sequence_log import FIELDS_OF_BODIES, Input, InputProtocol
-from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -142,9 +142,8 @@ class Exchange(UpstreamHandler):
 
     def _reads_ahead(self, connection: Http1ClientConnection) -> bool:
         """Whether the rest of a short reply is read before its client takes it, so that it holds no connection."""
-        size = connection.remaining
-        limits = self._client.plane.settings.limits
-        return size is not None and size <= limits.read_ahead_bytes and self._client.read_ahead(size)
+        size, most = connection.remaining, self._client.plane.settings.limits.read_ahead_bytes
+        return size is not None and size <= most and self._client.read_ahead(size)
 
     def client_resumed(self) -> None:
         self._active_at = monotonic()  # the client was silent, not the engine
@@ -208,7 +207,8 @@ class Exchange(UpstreamHandler):
         if trace is not None and trace.is_sampled:
             lines = lines_with_trace(trace, attempt, engine, lines)
         if engine.overrides_gateway_fields:
-            head = self._overridden_head(engine, leads.opening + attempt.endpoint.host_line + leads.lines, lines)
+            beginning = leads.opening + attempt.endpoint.host_line + leads.lines + lines
+            head = overridden_head(client, plan, engine, beginning, body.framing_line, self._request_id)
         else:
             head = b"".join(
                 (
@@ -242,19 +242,6 @@ class Exchange(UpstreamHandler):
             connection.send(head + body.take(keeps=keeps))
         else:
             connection.send_all([head, body.take(keeps=keeps)])
-
-    def _overridden_head(self, engine: Engine, beginning: bytes, lines: bytes) -> bytes:
-        """The head without those of the gateway's own fields that the engine declares; `lines` are the request's."""
-        client, names = self._client, engine.extra_names
-        pieces = [beginning, lines]
-        if b"x-forwarded-for" not in names:
-            pieces.append(client.forwarded_for_line)
-        if b"x-forwarded-proto" not in names and not self._plan.keeps_forwarded_proto:
-            pieces.append(client.forwarded_proto_line)
-        pieces += (engine.extra_lines, self._body.framing_line)
-        if b"x-request-id" not in names:
-            pieces.append(b"x-request-id: %b\r\n" % self._request_id)
-        return b"".join([*pieces, b"\r\n"])
 
     def sending_paused(self) -> None:
         self._waits_for_engine = True
@@ -432,27 +419,28 @@ class Exchange(UpstreamHandler):
             return 0
         return expected_tokens(self._body.held(), max(self._request.length or 0, self._body.size))
 
+    @property
+    def _answered(self) -> GenerationReader | None:
+        """What has read the reply of a generation that succeeded."""
+        return self._generation if self.attempts.status == 200 else None
+
     def used_tokens(self, expected: int) -> int:
-        if self._generation is None or self.attempts.status != 200:
-            return 0
-        return self._generation.used_tokens(self._body.size, expected)
+        read = self._answered
+        return read.used_tokens(self._body.size, expected) if read is not None else 0
 
     def usage(self) -> TokenUsage | None:
-        if self._generation is None or self.attempts.status != 200:
-            return None
-        return self._generation.usage(self._body)
+        read = self._answered
+        return read.usage(self._body) if read is not None else None
 
     def model(self) -> ModelName | None:
-        call = self._plan.call
-        return (call.model, call.version or "") if call.model else None
+        return self._plan.call.named_model
 
     def facts(self) -> tuple[Snapshot, Facts]:
         return self._plan.snapshot, self._plan.facts
 
     def generated(self) -> GenerationUsage | None:
-        if self._generation is None or self.attempts.status != 200:
-            return None
-        return GenerationUsage(self._generation.used, self._generation.first_token_at, monotonic())
+        read = self._answered
+        return GenerationUsage(read.used, read.first_token_at, monotonic()) if read is not None else None
 
     @property
     def is_inference(self) -> bool:

@@ -8,7 +8,7 @@ from time import monotonic
 from gateway.dataplane.attempts.trace_fields import fields_with_trace
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
-from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.request_refusals import no_route
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.endpoint_client import HttpReply, fetch

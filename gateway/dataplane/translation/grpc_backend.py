@@ -73,7 +73,7 @@ class GrpcBackendCall(UpstreamHandler):
 
     def model(self) -> ModelName | None:
         call = self._request.plan.call
-        return (call.model, call.version or "") if call.model else None
+        return call.named_model
 
     def field(self, name: bytes) -> bytes | None:
         return self._request.value(name)

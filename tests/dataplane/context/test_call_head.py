@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config.settings import Settings
-from gateway.dataplane.context.call_head import CallHead, CallReader
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.call_reader import CallReader
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.fields import Block, Field, request_fault
