@@ -167,7 +167,6 @@ SCHEMAS: dict[str, Json] = {
             "enum": ["PARSE_ERROR", "TARGETING_KEY_MISSING", "INVALID_CONTEXT", "FLAG_NOT_FOUND", "GENERAL"],
         },
         errorDetails=_TEXT,
-        error=_TEXT | {"description": "Of failures that are no flag's, such as 401."},
     ),
     "FeedbackResult": _object(("counted",), counted={"type": "boolean"}),
     "Reason": {"type": "string", "enum": _REASONS, "description": "The kind of a failure of the gateway itself."},
