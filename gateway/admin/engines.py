@@ -17,7 +17,7 @@ from gateway.admin.errors import unknown
 from gateway.admin.rule_versions import REFUSED, version_json
 from gateway.config.engine_specs import EndpointSpec, EngineSpec
 from gateway.config.specs import RulesSpec
-from gateway.observability.exposition import ExpositionState
+from gateway.observability.exposition_state import ExpositionState
 from gateway.observability.stats import OverloadSnapshot, SourceStatus
 from gateway.rule_versions import editor
 from gateway.supervision.control_plane import ControlPlane

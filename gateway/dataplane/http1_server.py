@@ -24,7 +24,7 @@ from gateway.dataplane.context.local_replies import (
     reply,
     stream_head,
 )
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.net.client_certificate import ClientCertificate, certificate_of
 from gateway.net.http1_server import Http1Server, Owed, ParserState, Rejection

@@ -9,7 +9,7 @@ from typing import cast
 from gateway.dataplane.context.active_requests import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.reply_fields import reason_fields
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.http2 import handler_of_stream
 from gateway.dataplane.grpc.interfaces import OpenCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields

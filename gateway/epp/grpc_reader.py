@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.prepared_head import undecided
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.message_body import PiecewiseMessage
 from gateway.epp.interfaces import Routing, any_server, not_passed
 from gateway.protocol.errors import ErrorKind, GatewayError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import LlmApi, Operation

@@ -28,7 +28,8 @@ from gateway.epp.server import PickerServer
 from gateway.epp.settings import PickerSettings
 from gateway.net.collector import relax_collector
 from gateway.net.listener_tls import listener_tls
-from gateway.observability.exposition import ExpositionState, render
+from gateway.observability.exposition import render
+from gateway.observability.exposition_state import ExpositionState
 from gateway.protocol import prometheus_text
 from gateway.supervision.ports import listen
 from gateway.supervision.rulebook import Rulebook

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gateway.dataplane.attempts.model_refusal import lacks_model
 from gateway.dataplane.context.local_replies import body_too_long, error_reply
 from gateway.dataplane.context.reply_fields import reason_fields
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.epp.endpoint_picker import EndpointPicker, address_of, at_address
 from gateway.epp.interfaces import RequestReader, Routing
 from gateway.epp.pick_admission import PickAdmission

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
 from gateway.dataplane.context.request_body import RequestBody, decoded
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.epp.interfaces import Routing, any_server, not_passed
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.ext_proc import HeaderField

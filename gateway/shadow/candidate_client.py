@@ -12,7 +12,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import error_content, error_status
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.http2 import convert
 from gateway.dataplane.dispatch.model_in_body import serve_model
 from gateway.dataplane.dispatch.rest import serve_target

@@ -15,7 +15,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.specs import MatchSpec, RouteSpec, RulesSpec
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.shadow.candidate_client import query_candidate
 from gateway.shadow.captured_request import CapturedRequest, read_request

@@ -21,7 +21,7 @@ from gateway.experiments.coordination import LocalCoordination, RedisCoordinatio
 from gateway.net.tls_files import reload_changed
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.exemplars import Exemplars
-from gateway.observability.exposition import ExpositionState
+from gateway.observability.exposition_state import ExpositionState
 from gateway.observability.logs import log_level, set_log_level
 from gateway.observability.span_export import SpanExport
 from gateway.observability.spans import decode_batch

@@ -15,7 +15,7 @@ from gateway.config.limit_specs import LimitSpec
 from gateway.config.specs import HistorySpec, InputMatch, MatchSpec, RouteSpec, RulesSpec, SessionSpec
 from gateway.experiments.controller import ExperimentController
 from gateway.experiments.coordination import LocalCoordination
-from gateway.observability.exposition import ExpositionState
+from gateway.observability.exposition_state import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey
 from gateway.observability.stats import AccountSnapshot, LimitSnapshot, LiveRequest, SessionUse
 from gateway.protocol.advertised_models import AdvertisedModels

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.admin.api_keys import Role
 from gateway.admin.event_feed import Feed
-from gateway.observability.exposition import ExpositionState
+from gateway.observability.exposition_state import ExpositionState
 from tests.admin.test_app import State
 from tests.admin.test_auth import bearer, write_keys
 from tests.support import plain_http

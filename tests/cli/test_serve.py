@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from gateway.cli import serve as module
 from gateway.cli.app import make_app
-from gateway.cli.serve import _PANELS, serve
+from gateway.cli.serve import serve
+from gateway.cli.serve_options import PANELS
 from gateway.config.operation_access import OperationAccess
 from gateway.config.settings import Limits, Settings
 from gateway.net.listener_tls import ListenerTls
@@ -214,9 +215,9 @@ def test_help_is_grouped_and_names_each_option_in_full() -> None:
     command = [sys.executable, "-m", "gateway", "serve", "--help"]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
     shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True).stdout
-    options = {f"--{name.replace('_', '-')}" for names in _PANELS.values() for name in names}
+    options = {f"--{name.replace('_', '-')}" for names in PANELS.values() for name in names}
     assert {option for option in options if not re.search(rf"{option}\b", shown)} == set()
     assert "…" not in shown
     assert "[default: 30s]" in shown and "[default: 64MiB]" in shown
-    assert [panel for panel in _PANELS if f"\n{panel}:\n" not in shown] == []
-    assert {name for names in _PANELS.values() for name in names} == set(inspect.signature(serve).parameters)
+    assert [panel for panel in PANELS if f"\n{panel}:\n" not in shown] == []
+    assert {name for names in PANELS.values() for name in names} == set(inspect.signature(serve).parameters)

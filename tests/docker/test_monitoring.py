@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from gateway.observability import exposition
+from gateway.observability.exposition import all_metrics
 from scripts import dashboards
 from tests.docker.bare import REPOSITORY
 from tests.support.canned_engine import CannedEngine
@@ -39,13 +39,11 @@ NAME = re.compile(r"\bpointsman_\w+")
 def exported() -> set[str]:
     """The names of all samples that the gateway may export."""
     names = set()
-    for _, metrics in exposition._GROUPS:
-        for metric in metrics:
-            name = f"pointsman_{metric.name}"
-            if metric.kind == "histogram":
-                names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
-            else:
-                names.add(f"{name}_total" if metric.kind == "counter" else name)
+    for metric in all_metrics():
+        if metric.kind == "histogram":
+            names |= {f"{metric.full_name}_{part}" for part in ("bucket", "sum", "count")}
+        else:
+            names.add(metric.full_name)
     return names
 
 

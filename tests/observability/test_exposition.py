@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observability.exposition import ExpositionState, render
+from gateway.observability.exposition import render
+from gateway.observability.exposition_state import ExpositionState
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey
 from gateway.observability.stats import CacheEvents, PrefixUse, SessionUse, StoreUse
 from gateway.protocol.engine_load import Load, Readiness

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.dataplane.attempts.front import Attempt, AttemptFront
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.limits.budget import BudgetAccount
 from gateway.limits.limiter import Grant, Limiter, Pending
 from gateway.protocol.errors import GatewayError

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gateway.dataplane.attempts.front import AttemptFront
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.sequence import AnySession, Sequence, id_of
 from gateway.upstream.endpoint import Endpoint

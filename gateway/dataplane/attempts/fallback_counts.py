@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.endpoint_waits import may_serve
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.metrics import FallbackKey, Metrics
 from gateway.protocol.errors import ErrorKind
 

@@ -25,7 +25,7 @@ from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.local_replies import JSON
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.fallback_reasons import DOWN, Reasons, reasons_of_error, reasons_of_reply, status_of_events
 from gateway.protocol.operations import INFERENCE_OPERATIONS, OF_V2

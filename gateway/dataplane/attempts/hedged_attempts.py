@@ -18,7 +18,7 @@ from gateway.dataplane.attempts.front import Attempt, AttemptFront, Carrier, Hed
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.hedged_targets import hedged_target
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.hedge_outcome import HedgeOutcome, is_answer

@@ -9,7 +9,7 @@ from typing import Protocol
 from gateway.dataplane.attempts.admission import Admission, BudgetedAdmission
 from gateway.dataplane.attempts.front import Attempt, AttemptFront, Carrier
 from gateway.dataplane.context.data_plane import DataPlane
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.request_urgency import PATIENCE_FIELDS, TIMEOUT_FIELD, Urgency, read_seconds

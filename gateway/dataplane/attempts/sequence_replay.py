@@ -14,8 +14,8 @@ from time import monotonic
 
 from gateway.config.specs import ReplaySpec
 from gateway.dataplane.attempts.front import AttemptFront
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError, SessionAffinity
-from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.redis.command import StoreError

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from itertools import islice
 
 from gateway.dataplane.attempts.front import AttemptFront
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.routing.decision import Facts

@@ -25,9 +25,9 @@ from gateway.dataplane.attempts.sequence_replay import SequenceReplay
 from gateway.dataplane.attempts.unknown_model import no_endpoint
 from gateway.dataplane.context.active_requests import Stage
 from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.session_affinity import SequenceDisplacedError
-from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.net.timer_wheel import Slot
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import RequestSeries

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.auth.identity import unauthenticated
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.stats import LiveRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.principal import Principal

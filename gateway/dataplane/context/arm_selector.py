@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from zlib import crc32
 
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.protocol.operations import ApiCall
 from gateway.routing.assignment import Split, encoded

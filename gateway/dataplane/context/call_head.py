@@ -26,8 +26,9 @@ from gateway.dataplane.context.head_reader import (
 )
 from gateway.dataplane.context.identification import Peer
 from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.credentials import is_credential
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import rater_of

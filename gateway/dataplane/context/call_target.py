@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.dataplane.context.local_replies import OF_ROUTE
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.grpc import PREFIX_BYTES, too_long
 from gateway.wire.http2.fields import Field

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 
 from gateway.dataplane.context.reply_fields import decision_fields, lines_of
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.hedge_outcome import HedgeOutcome
 
 

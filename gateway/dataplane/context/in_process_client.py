@@ -9,7 +9,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.reply_fields import VIA
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead

@@ -10,7 +10,7 @@ from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import AnySession

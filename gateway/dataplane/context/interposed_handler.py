@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import ForwardingHandler
 from gateway.dataplane.context.local_replies import JSON
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 

@@ -12,7 +12,7 @@ from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_replies import JSON, error_reply
 from gateway.dataplane.context.request_body import RequestBody
 from gateway.dataplane.context.request_log import decision_facts
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.head import Field
 

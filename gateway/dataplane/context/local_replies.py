@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
 from gateway.dataplane.context.reply_fields import EVERY_REPLY, VIA, reason_fields
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.conversion.errors import error_json
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.errors import anthropic_error, openai_error

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from gateway.dataplane.context.head_reader import Request
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import GatewayError

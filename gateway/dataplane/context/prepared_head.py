@@ -14,8 +14,9 @@ from gateway.config.settings import Limits, Settings
 from gateway.dataplane.context.arm_selector import ArmSelector, arm_selector_of
 from gateway.dataplane.context.field_checks import find_refusal
 from gateway.dataplane.context.local_replies import OF_ROUTE, body_too_long
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import rater_of
 from gateway.protocol.operations import (

@@ -12,7 +12,7 @@ from math import inf
 from time import time
 from typing import Protocol
 
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.engine_load import Readiness
 from gateway.protocol.errors import ErrorKind, GatewayError

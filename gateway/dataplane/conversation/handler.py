@@ -20,7 +20,7 @@ from gateway.conversations.conversation_turn import ConversationTurn
 from gateway.conversations.store import Conversation
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Serve
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
 from gateway.dataplane.translation.translation import TranslatingHandler
 from gateway.dataplane.translation.translators import read_generation, translator_of

@@ -17,7 +17,7 @@ from gateway.conversations.store import conversation_id
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.request_body import declared_json_bytes
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import OF_V2
 from gateway.protocol.sequence import AnySession, may_stand_in_a_field

@@ -13,7 +13,7 @@ from gateway.dataplane.context.interfaces import Client, Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler
 from gateway.dataplane.context.prepared_head import check_size, no_route, undecided
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.json_bounds import SHORT_BYTES
 from gateway.protocol.sequence import AnySession

@@ -34,7 +34,7 @@ from gateway.dataplane.context.call_head import CallHead, CallReader
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.interfaces import Serve
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.rest import handler_for, serve_message, serve_mirrored
 from gateway.dataplane.dispatch.verification import UnverifiedCall
 from gateway.dataplane.grpc.fallback_relay import FallbackRelay, may_go_elsewhere

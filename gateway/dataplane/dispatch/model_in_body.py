@@ -10,7 +10,7 @@ from gateway.dataplane.context.interfaces import Client, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead, check_size, undecided
 from gateway.dataplane.context.request_body import decoded
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.dispatch.deferred_handler import Chosen, SessionLookup, in_own_turn, on_whole_body
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError

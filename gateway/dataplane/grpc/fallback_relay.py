@@ -11,7 +11,7 @@ from time import monotonic
 from gateway.dataplane.attempts.fallback_counts import count_fallback
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.call_target import CallTarget
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.message_body import MessageBody
 from gateway.dataplane.grpc.reply_headers import relayed
 from gateway.dataplane.grpc.unary_call import TakeOver, UnaryCall

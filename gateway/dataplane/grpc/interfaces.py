@@ -12,7 +12,7 @@ from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.ended_request import AttemptHistory, DecisionFacts, EndedRequest
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.net.client_certificate import ClientCertificate
 from gateway.net.timer_wheel import Slot
 from gateway.observability.request_trace import RequestTrace

@@ -11,7 +11,7 @@ from time import monotonic
 from gateway.dataplane.context.active_requests import Progress, Stage
 from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.context.readiness import is_ready
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient, CallHandler, ClientCall, log_call
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, fell_silent, request_id_literal
 from gateway.protocol import grpc_services

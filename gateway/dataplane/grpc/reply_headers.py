@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.context.outcome import ENERGY_FIELD
 from gateway.dataplane.context.reply_fields import EVERY_REPLY
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout

@@ -11,7 +11,7 @@ from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.fallbacks import takes_requests
 from gateway.dataplane.context.prepared_head import undecided
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.model_description import is_decoupled
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.conversion.control_errors import RpcError

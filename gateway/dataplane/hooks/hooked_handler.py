@@ -26,7 +26,7 @@ from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_handler import ErrorHandler, ForwardingHandler, log_request
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.request_body import declared_json_bytes, decoded
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.hooks.hooked_reply import HookedReply
 from gateway.dataplane.hooks.rerouted_targets import rerouted_target, session_for
 from gateway.hooks.loader import HookLoadError

@@ -15,7 +15,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_replies import JSON, error_event
 from gateway.dataplane.context.reply_fields import VIA
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.hooks.method import CallMode, HookFailed, HookMethod
 from gateway.hooks.request import HookRequest
 from gateway.hooks.results import HookReply, ReplyChange

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.sequence import AnySession
 
 # Of one route: hooks may take models' names from clients.

@@ -25,8 +25,8 @@ from gateway.dataplane.context.local_replies import (
     stream_head,
 )
 from gateway.dataplane.context.prepared_head import FORWARDED
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.context.server_timing import REQUEST_FIELD
-from gateway.dataplane.context.snapshot import RouteTarget
 from gateway.dataplane.mirroring.reply_capture import UNMIRRORED, ReplyCapture, start_capture
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import AnySession

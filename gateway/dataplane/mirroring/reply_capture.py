@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from gateway.dataplane.context.capture import BoundedCopy, CapturedFacts, Tap
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.request_trace import RequestTrace
 from gateway.protocol.errors import ErrorKind
 

@@ -12,7 +12,7 @@ from gateway.dataplane.context.in_process_client import InProcessClient, ReplySi
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.local_handler import ErrorHandler
 from gateway.dataplane.context.prepared_head import PreparedHead, check_path
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import send_status, status_fields

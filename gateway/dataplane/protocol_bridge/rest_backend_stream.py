@@ -17,7 +17,7 @@ from gateway.dataplane.context.call_target import CallTarget
 from gateway.dataplane.context.in_process_client import InProcessClient, ReplySink
 from gateway.dataplane.context.interfaces import Handler, Serve
 from gateway.dataplane.context.prepared_head import check_path
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.conversation.session_forwarding import session_of
 from gateway.dataplane.grpc.interfaces import CallClient
 from gateway.dataplane.grpc.stream_call import StreamCall

@@ -15,7 +15,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.request_body import declared_json_bytes, document
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.grpc.in_process_stream import InProcessStream
 from gateway.dataplane.grpc.interfaces import OpenCall
 from gateway.dataplane.grpc.message_body import CompleteMessage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
 from gateway.dataplane.context.prepared_head import PreparedHead
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.conversion.control import rest_response
 from gateway.protocol.conversion.control_errors import rest_error
 from gateway.protocol.conversion.errors import error_json

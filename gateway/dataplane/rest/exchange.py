@@ -23,7 +23,8 @@ from gateway.dataplane.context.local_handler import log_request
 from gateway.dataplane.context.local_replies import error_event
 from gateway.dataplane.context.outcome import ENERGY_FIELD, GenerationUsage, count_energy
 from gateway.dataplane.context.request_body import RequestBody
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.dataplane.rest.exchange_hedge import ExchangeHedge
 from gateway.dataplane.rest.generation_reader import GenerationReader
 from gateway.limits.limit import expected_tokens

@@ -10,7 +10,7 @@ from gateway.dataplane.attempts.fallback_handler import FallbackHandler, ServeOn
 from gateway.dataplane.attempts.upstream_attempts import UpstreamAttempts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.errors import GatewayError

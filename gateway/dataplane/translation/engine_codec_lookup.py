@@ -7,7 +7,7 @@ from time import strftime
 from typing import Any
 
 from gateway.config.engine_specs import EngineSpec
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.model_description import TtlCache, query_config, query_metadata
 from gateway.protocol.conversion.control import json_of_response
 from gateway.protocol.conversion.control_errors import RpcError, rest_error

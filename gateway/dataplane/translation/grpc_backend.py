@@ -17,7 +17,7 @@ from gateway.dataplane.context.active_requests import Progress, progress_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import log_request
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.observability.arms import Meter
 from gateway.protocol.advertised_models import ModelName
 from gateway.protocol.errors import ErrorKind, GatewayError

@@ -14,7 +14,7 @@ import orjson
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.model_query import call_method, fetch_from
 from gateway.protocol.advertised_models import ModelName, read_model_list
 from gateway.protocol.conversion.control import response_of_json, rpc_response

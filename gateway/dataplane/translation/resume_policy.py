@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.dataplane.attempts.upstream_handler import UpstreamHandler
 from gateway.dataplane.context.interfaces import Handler
-from gateway.dataplane.context.snapshot import RouteTarget, Snapshot
+from gateway.dataplane.context.route_target import RouteTarget
+from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.engine_load import Readiness
 from gateway.upstream.endpoint import Endpoint
 

@@ -6,7 +6,7 @@ from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_handler import LocalHandler
 from gateway.dataplane.context.request_body import document
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.messages_request import read_count_request
 from gateway.protocol.llm.token_count import estimated_count

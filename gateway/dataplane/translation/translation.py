@@ -22,7 +22,7 @@ from gateway.dataplane.context.local_replies import error_event, error_reply
 from gateway.dataplane.context.outcome import OutcomeRecorder
 from gateway.dataplane.context.prepared_head import PreparedHead, check_path
 from gateway.dataplane.context.request_body import document
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, TranslatedReply
 from gateway.dataplane.translation.resume_policy import ResumePolicy

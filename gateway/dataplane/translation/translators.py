@@ -8,7 +8,7 @@ from time import time
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import declared_json_bytes
-from gateway.dataplane.context.snapshot import RouteTarget
+from gateway.dataplane.context.route_target import RouteTarget
 from gateway.dataplane.translation.engine_codec_lookup import cached_codec, find_codec, find_metadata
 from gateway.dataplane.translation.model_description import describe
 from gateway.dataplane.translation.translation import Make
