@@ -59,6 +59,7 @@ _BODIES: dict[Operation | LlmApi, Bodies] = {
     Operation.TRACE: Bodies("Trace settings of all engines.", "Settings", "Settings", is_optional=True),
     Operation.LOGGING: Bodies("Log settings of all engines.", "Settings", "Settings", is_optional=True),
     Operation.MODEL_LIST: Bodies("List models, as OpenAI.", reply="ModelList"),
+    Operation.FLAGS: Bodies("Evaluate all experiments as flags, by OpenFeature's protocol.", "FlagRequest", "Flags"),
     Operation.FEEDBACK: Bodies("Say how good an answer was.", "Feedback", "FeedbackResult"),
 }
 _JSON, _EVENTS, _BINARY = "application/json", "text/event-stream", "application/octet-stream"
@@ -81,6 +82,7 @@ REPLY_HEADERS = {
     "x-pointsman-dropped": "Options of the request that the engine does not know.",
     _PIN: "The arm of the session, signed: a client without cookies may send it back.",
     "set-cookie": "The same for clients with cookies.",
+    "etag": "Of all flags: If-None-Match asks whether they have changed.",
     "server-timing": "Where the time went, if x-pointsman-timing asks for it.",
 }
 ERROR_HEADERS = {
@@ -110,7 +112,7 @@ def inference_document() -> Json:
             "title": "Pointsman inference",
             "version": version("pointsman"),
             "summary": "One inference URL in front of every engine.",
-            "description": "KServe V2 with Triton's extensions, the OpenAI and Anthropic APIs, and feedback.",
+            "description": "KServe V2 with Triton's extensions, the OpenAI and Anthropic APIs, flags and feedback.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "http://localhost:8000"}],
@@ -155,6 +157,8 @@ def _operation(template: str, verb: str, call: ApiCall) -> Json:
 def _bodies(template: str, call: ApiCall) -> Bodies:
     if call.operation is Operation.MODEL_LIST and "{model}" in template:
         return Bodies("Describe a model, as OpenAI.", reply="Model")
+    if call.operation is Operation.FLAGS and "{key}" in template:
+        return Bodies("Evaluate one experiment as a flag.", "FlagRequest", "Flag")
     if call.api is not None and call.api in _BODIES and call.operation not in _BODIES:
         return _BODIES[call.api]
     return _BODIES[call.operation]
@@ -170,6 +174,8 @@ def _tag(template: str) -> str:
         return "V2"
     if template.startswith("/v1/messages"):
         return "Anthropic"
+    if template.startswith("/ofrep"):
+        return "Flags"
     return "OpenAI" if template.startswith("/v1") else "Feedback"
 
 
@@ -196,7 +202,7 @@ def _success(bodies: Bodies, call: ApiCall) -> Json:
     return {"description": "Success.", "headers": headers} | ({"content": content} if content else {})
 
 
-_ERRORS = {"V2": "V2Error", "OpenAI": "OpenAIError", "Anthropic": "AnthropicError"}
+_ERRORS = {"V2": "V2Error", "OpenAI": "OpenAIError", "Anthropic": "AnthropicError", "Flags": "FlagFailure"}
 
 
 def _statuses() -> dict[int, list[str]]:
@@ -209,6 +215,8 @@ def _failures(template: str) -> Json:
     tag = _tag(template)
     api = tag if tag in _ERRORS else "V2"
     made: Json = {str(status): {"$ref": f"#/components/responses/{api}{status}"} for status in _statuses()}
+    if tag == "Flags" and "{" not in template:
+        made["304"] = {"description": "The client has the flags, as If-None-Match says."}
     return made | {"4XX": {"description": _SUMMARY_OF_ENGINE}, "5XX": {"description": _SUMMARY_OF_ENGINE}}
 
 

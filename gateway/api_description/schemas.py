@@ -145,6 +145,29 @@ SCHEMAS: dict[str, Json] = {
         },
         "description": "A request_id or a session, and a value, a label or both.",
     },
+    # OpenFeature's remote evaluation protocol
+    "FlagRequest": _object(
+        context=_object(
+            targetingKey=_TEXT | {"description": "The unit: a session, or the value of the experiment's header."}
+        )
+    ),
+    "Flag": _object(
+        ("key", "value", "variant", "reason", "metadata"),
+        key=_TEXT,
+        value=_TEXT | {"description": "The arm."},
+        variant=_TEXT,
+        reason={"type": "string", "enum": ["STATIC", "SPLIT", "TARGETING_MATCH"]},
+        metadata=_object(),
+    ),
+    "Flags": _object(("flags",), flags={"type": "array", "items": {"anyOf": [ref("Flag"), ref("FlagFailure")]}}),
+    "FlagFailure": _object(
+        key=_TEXT,
+        errorCode={
+            "type": "string",
+            "enum": ["PARSE_ERROR", "TARGETING_KEY_MISSING", "INVALID_CONTEXT", "FLAG_NOT_FOUND", "GENERAL"],
+        },
+        errorDetails=_TEXT,
+    ),
     "FeedbackResult": _object(("counted",), counted={"type": "boolean"}),
     "Reason": {"type": "string", "enum": _REASONS, "description": "The kind of a failure of the gateway itself."},
 }

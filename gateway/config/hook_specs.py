@@ -15,7 +15,7 @@ from gateway.yaml.problems import Location
 class HookSpec:
     """Code of the operator that requests of a route pass: `module:object`, or the name of an entry point."""
 
-    use: Annotated[str, value_parsers.hook_name]
+    use: Annotated[str, value_parsers.hook_name]  # module:object, or the name of an entry point
     # Seconds of each call: far beyond what a hook on the way of each request takes, so that a busy machine fails none
     timeout: PositiveDuration = 0.25
     on_failure: Literal["refuse", "continue"] = "refuse"  # where it raises, or takes longer

@@ -189,8 +189,11 @@ _APIS = {
 }
 
 
+_WITHOUT_BRACES = str.maketrans("", "", "{}")
+
+
 def path_templates() -> dict[str, ApiCall]:
-    """All paths, with `{model}`, `{version}` and `{region}` for what clients choose, and what each asks for."""
+    """All paths, with `{model}`, `{version}`, `{region}` and `{key}` for what clients choose; what each asks for."""
     templates = [*_FIXED]
     for action in _MODEL_ACTIONS:
         end = f"/{action}" if action else ""
@@ -201,10 +204,10 @@ def path_templates() -> dict[str, ApiCall]:
     for memory in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
         templates += [f"{memory}/status", f"{memory}/unregister"]
         templates += [f"{memory}/region/{{region}}/{action}" for action in ("status", "register", "unregister")]
-    templates.append(_OPENAI_MODEL + "{model}")
+    templates += [_OPENAI_MODEL + "{model}", FLAGS_PATH + "/{key}"]
     found: dict[str, ApiCall] = {}
     for template in templates:
-        call = read_path(template.replace("{model}", "m").replace("{version}", "1").replace("{region}", "r"))
+        call = read_path(template.replace("{version}", "1").translate(_WITHOUT_BRACES))
         assert call is not None, template
         found[template] = call
     return found

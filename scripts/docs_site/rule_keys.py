@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from gateway.config.auth_specs import AuthSpec, JwtSpec
 from gateway.config.engine_specs import EngineSpec
 from gateway.config.experiment_specs import ExperimentSpec, LayerSpec
+from gateway.config.hook_specs import HookSpec
 from gateway.config.specs import ReplaySpec, RulesSpec, RuleTestSpec, SessionSpec
 from gateway.yaml import values
 from gateway.yaml.values import NameOf
@@ -40,6 +41,7 @@ NO_KEYS: dict[type, set[str]] = {
     ExperimentSpec: {"name"},
     LayerSpec: {"name"},
     RulesSpec: {"digest"},
+    HookSpec: {"file", "source"},
     RuleTestSpec: {"places"},
 }
 # Keys that are called otherwise than their field, and those that no field has.

@@ -12,8 +12,8 @@ from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import Field, ResponseHead
 
 
-class InterposedClient:
-    """Passes the reply on; see `interfaces.Client`."""
+class InterposedHandler(ForwardingHandler):
+    """Passes the reply on; see `interfaces.Client`. What the client does, subclasses pass on."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -73,7 +73,3 @@ class InterposedClient:
 
     def break_off(self, event: bytes = b"") -> None:
         self._client.break_off(event)
-
-
-class InterposedHandler(ForwardingHandler, InterposedClient):
-    """The same, and the handler of the client. What the client does, subclasses pass on."""

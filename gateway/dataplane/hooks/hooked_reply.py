@@ -9,9 +9,10 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Protocol
 
+from gateway.dataplane.context.active_requests import Progress
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client
-from gateway.dataplane.context.interposed_handler import InterposedClient
+from gateway.dataplane.context.interposed_handler import InterposedHandler
 from gateway.dataplane.context.local_replies import JSON, error_event
 from gateway.dataplane.context.reply_fields import VIA
 from gateway.dataplane.context.route_target import RouteTarget
@@ -71,11 +72,12 @@ class HookedRequest(Protocol):
     def client_resumed(self) -> None: ...
 
 
-class HookedReply(InterposedClient):
+class HookedReply(InterposedHandler):
     """One reply: the client of the engine's handler. `is_held`: its hooks need it without the framing of HTTP/1.1."""
 
     def __init__(self, client: Client, hooked: HookedRequest, seen: HookRequest, started_at: float) -> None:
         super().__init__(client)
+        self._handler = None
         self._hooked = hooked
         self._seen = seen
         self._started_at = started_at
@@ -104,6 +106,17 @@ class HookedReply(InterposedClient):
     @property
     def _is_full(self) -> bool:
         return self._queued_bytes > _MAX_QUEUED_BYTES
+
+    # As a handler: it is none of the client's
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        raise NotImplementedError
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        raise NotImplementedError
+
+    def progress(self) -> Progress:
+        raise NotImplementedError
 
     # What the engine's handler writes
 

@@ -43,7 +43,9 @@ async def evaluate_flags(plane: DataPlane, request: Request, body: bytes) -> Agg
             return AggregatedReply(200, orjson.dumps(await evaluation.one(key, context)))
         return await evaluation.all(context)
     except FlagError as error:
-        return AggregatedReply(error.status, orjson.dumps(error.json(key or None)), reason=_REASONS[error.status])
+        reason = _REASONS[error.status]
+        fields = [(b"x-pointsman-reason", reason.encode("ascii"))]
+        return AggregatedReply(error.status, orjson.dumps(error.json(key or None)), fields, reason=reason)
 
 
 _REASONS = {400: ErrorKind.BAD_REQUEST.value, 404: ErrorKind.NOT_FOUND.value}
