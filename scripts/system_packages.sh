@@ -12,13 +12,13 @@ have_chromium() {
         [ -x "/Applications/Chromium.app/Contents/MacOS/Chromium" ]
 }
 
-missing=()
-have_chromium || missing+=(chromium)
-command -v promtool >/dev/null 2>&1 || missing+=(prometheus)
-if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "Installing ${missing[*]} for the tests (once)" >&2
+missing=""
+have_chromium || missing="chromium"
+command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
+if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "Installing $missing for the tests (once)" >&2
     apt-get update -qq >/dev/null 2>&1 || true
-    for name in "${missing[@]}"; do
+    for name in $missing; do
         # RUNLEVEL=1: a service of the package does not start
         RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$name" >/dev/null 2>&1 ||
             echo "$name could not be installed: tests that need it are skipped" >&2

@@ -431,8 +431,11 @@ def test_two_workers_share_one_allowance(tmp_path: Path, redis_server: RedisServ
         await engine.start()
         text = rules(engine) + "limits: [{name: few, requests_per_second: 0.001, burst: 6, per: tenant}]\n"
         async with two_workers(redis_server, text, tmp_path) as (it, that):
-            reply = [await statuses(each, post(), post()) for each in (it, that, it, that)]
-            assert reply == [[200, 200], [200, 200], [200, 200], [429, 429]]
+            reply = [status for each in (it, that, it, that) for status in await statuses(each, post(), post())]
+            assert (reply.count(200), reply.count(429)) == (
+                6,
+                2,
+            )  # a late Redis leaves places that were lent to a worker
             assert await statuses(that, post("/v2/models/m/infer", b"{}", "X-Tenant: b")) == [200]
         engine.stop()
 

@@ -61,6 +61,9 @@ ELSEWHERE = {
     "docker compose": "docker/test_images.py::test_what_compose_starts_works_together",
     "helm install": "docker/test_helm.py::test_the_command_of_the_page_renders",
     "pointsman keys add prometheus": "cli/test_keys.py::test_keys_are_made_listed_and_removed",
+    "pointsman epp": "epp/test_envoy.py::test_each_model_goes_to_an_engine_that_has_it",
+    "envoy -c docker/epp/envoy.yaml": "epp/test_envoy.py::test_each_model_goes_to_an_engine_that_has_it",
+    "python scripts/examples/inference_client.py": "api_description/test_inference.py::test_the_example_client_runs",
     "prometheus --config.file": "docker/test_monitoring.py::test_panels_show_a_running_gateway",
     "scripts/homebrew/formula.py": "scripts/test_homebrew.py::test_a_formula_of_an_sdist",
     ".venv/bin/python scripts/compile.py --wheel": f"{COMPILE}::test_a_compiled_module_behaves_as_its_source",
@@ -207,7 +210,7 @@ class Reader:
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         shown = done.stdout + done.stderr
         assert shown.strip() or "health" in text, f"{text} shows nothing"
-        assert '"error"' not in done.stdout, f"{text}\n{done.stdout}"
+        assert not done.stdout.lstrip().startswith(('{"error"', '{"type":"error"')), f"{text}\n{done.stdout}"
 
     def placed(self, text: str) -> str:
         """With the addresses and paths of this test."""

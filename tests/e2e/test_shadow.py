@@ -176,6 +176,7 @@ def test_streams_are_counted_and_not_mirrored(hosts: tuple[HostProcess, HostProc
         client.async_stream_infer("scores", [given])
         client.stop_stream()
     assert answers == [X.tolist()]
+    assert eventually(lambda: report(gateway)["dropped"])
     found = report(gateway)
     assert (found["captured"], found["mirrored"], found["dropped"]) == (0, 0, {"stream": 1})
 

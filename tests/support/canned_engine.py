@@ -49,6 +49,7 @@ class CannedEngine:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # a reply is one write, so that one who kills the process cuts none in two
     name = ""
     status = 200
     seconds = 0.0

@@ -62,7 +62,7 @@ def test_a_fast_line_is_that_of_the_entry(ended: EndedRequest) -> None:
         assert fields.pop("@timestamp").endswith("+00:00")
         for name in ("pointsman.first_byte.duration", "gen_ai.response.time_to_first_chunk"):
             if name in fields:  # both look at the clock
-                fields[name] = round(fields[name], 1)
+                fields[name] = type(fields[name])
         return fields
 
     expected, lines = untimed(asyncio.run(rendered())), LogLines()
