@@ -168,11 +168,13 @@ class ShadowSupervisor:
             return None
         captured = Counter(self._captured(route))
         if shadow is not None:
-            total = self._shared.total(route, shadow, self._own(route, shadow))
+            own = self._own(route, shadow)
+            total = self._shared.total(route, shadow, own)
             report = RouteReport(route, shadow, 0.0)
             if total:
                 try:
-                    report, captured = read_report(route, shadow, total)
+                    report, shared = read_report(route, shadow, total)
+                    captured = shared if own else shared + captured  # before its first comparison it shares nothing
                 except (TypeError, ValueError, AttributeError, KeyError) as error:
                     _log.warning("the stored report of route '%s' cannot be read: %r", route, error)
         assert report is not None
