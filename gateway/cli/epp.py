@@ -106,7 +106,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
     defaults |= {"rules": inspect.Parameter.empty, "tls_cert": [], "tls_key": [], "tls_min_version": "1.2"}
     for panel, options in _PANELS.items():
         for name, (text, more) in options.items():
-            option = typer.Option(help=text, rich_help_panel=panel, **more)
+            names = ("--port",) if name == "port" else ()  # typer takes a metavar that is the name for the option's
+            option = typer.Option(*names, help=text, rich_help_panel=panel, **more)
             yield inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,

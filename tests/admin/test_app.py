@@ -60,6 +60,7 @@ class State:
     """A control state: one request counted at each of two endpoints; there is no Redis."""
 
     store = None
+    exemplars = None
     rules = RULES
     number = 3
     in_force = Version(3, 17.5, "me", "", "files", "d1", "d1", ("rules.yaml",))

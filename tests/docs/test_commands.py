@@ -82,6 +82,8 @@ NOT_HERE = {
     "cp pointsman.rb": "needs a Mac",
     "python -m build": "the same build as of scripts/test_packages.py, in an environment of its own",
     "apt install": "changes the machine",
+    "pip install openapi-python-client": "would install other releases of typer beneath the tests that run",
+    "openapi-python-client generate": "the same; tried by hand, as the page says",
     ".venv/bin/pip install py-spy": "a tool of developers",
     ".venv/bin/py-spy": "a tool of developers",
     "redis-server --port 6380": "Redis' own options",
