@@ -186,7 +186,8 @@ class Reader:
     def serve(self, rules: str) -> None:
         text = (self.folder / rules).read_text()
         if self.gateway is None:
-            self.gateway = GatewayProcess.start(text, self.folder).wait_ready()
+            # in a folder of its own, where no page replaces its rules
+            self.gateway = GatewayProcess.start(text, self.folder / "gateway").wait_ready()
         else:
             self.gateway.use(text)
         gateway = self.gateway

@@ -36,7 +36,7 @@ class Engine:
             Route("/v1/models", self._list),
             Route("/{path:path}", self._infer, methods=["GET", "POST"]),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), port=self.port, log_level="error", lifespan="off")
+        config = uvicorn.Config(Starlette(routes=routes), port=self.port, log_config=None, lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._grpc = grpc.server(futures.ThreadPoolExecutor(8))
